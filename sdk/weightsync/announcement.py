@@ -1,0 +1,42 @@
+"""What an agent says of itself in its pod's annotation. Small: tensor tables never enter the API. Pure."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from weightsync.records import WireRecord
+from weightsync.version import Hex32
+
+
+class TargetRank(WireRecord):
+    """One engine rank of the pod: what it holds, and where its replica's program can be fetched."""
+
+    rank: Annotated[int, Field(ge=0)]
+    layout: Hex32
+    program: Hex32
+
+
+class SourceRank(WireRecord):
+    """One trainer rank of the pod, as its Publisher said when it connected."""
+
+    rank: Annotated[int, Field(ge=0)]
+    world_size: Annotated[int, Field(ge=1)]
+    stage: Annotated[int, Field(ge=0)] = 0
+    stages: Annotated[int, Field(ge=1)] = 1
+    nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # one life of that rank's Publisher
+
+
+class Announcement(WireRecord):
+    """Value of the annotation weightsync.io/agent, as JSON.
+
+    address: host:port of the agent's HTTP API; incarnation: one life of the engine's process (empty for a
+    trainer, or while the engine does not run); ready: a source has its Publishers, a target its engine's token.
+    """
+
+    format: Literal[1] = 1
+    address: Annotated[str, Field(max_length=256)]
+    incarnation: Annotated[str, Field(max_length=128)] = ""
+    ready: bool = False
+    targets: Annotated[tuple[TargetRank, ...], Field(max_length=64)] = ()
+    sources: Annotated[tuple[SourceRank, ...], Field(max_length=64)] = ()
+    refused: Annotated[str, Field(max_length=1024)] = ""  # why this engine cannot be fed, in a sentence

@@ -1,0 +1,1 @@
+"""The Kubernetes resources, one package a version of the API. Pure."""

@@ -1,0 +1,124 @@
+"""Who writes to whom: the same types from the cluster (head and slices) and from a file. Pure.
+
+A plan is level-based: it says what should be, not what changed. ``term`` fences, ``generation`` only orders.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from weightsync.announcement import SourceRank, TargetRank
+from weightsync.records import Record
+from weightsync.units import parse_bytes
+
+Uid = Annotated[str, Field(min_length=1, max_length=128)]
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class Source(Record):
+    """One trainer pod: its agent's address and its ranks."""
+
+    uid: Uid
+    pod: Name
+    address: Annotated[str, Field(max_length=256)]
+    ranks: Annotated[tuple[SourceRank, ...], Field(max_length=64)]
+
+
+class Route(Record):
+    """Which source rank writes its stage's shard to the target that holds the route."""
+
+    stage: Annotated[int, Field(ge=0)]
+    source: Uid
+    rank: Annotated[int, Field(ge=0)]
+
+
+class Target(Record):
+    """One engine rank: the pod that holds it, and one route for each stage."""
+
+    uid: Uid
+    pod: Name
+    address: Annotated[str, Field(max_length=256)]
+    rank: TargetRank
+    routes: Annotated[tuple[Route, ...], Field(max_length=256)]
+
+
+class Engine(Record):
+    """One serving instance. leader: uid of the pod whose agent drives it; incarnation: one life of its process."""
+
+    name: Name
+    leader: Uid
+    address: Annotated[str, Field(max_length=256)]
+    incarnation: Annotated[str, Field(max_length=128)]
+    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=256)]
+
+    @property
+    def key(self) -> str:
+        """Identity of this life of the engine: what outcomes, joins and memory of versions are keyed by."""
+        return f"{self.leader}/{self.incarnation}"
+
+
+class Transfer(Record):
+    """How bytes move. bucket_size: an upper bound (buckets.bucket_size)."""
+
+    protocol: Literal["Auto", "TCP"] = "Auto"
+    bucket_size: str = "512Mi"
+
+    @property
+    def bucket_bytes(self) -> int:
+        """bucket_size in bytes."""
+        return parse_bytes(self.bucket_size)
+
+
+class Strategy(Record):
+    """When engines switch. Barrier: all that are staged by the deadline commit together."""
+
+    type: Literal["Barrier"] = "Barrier"
+    deadline_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    pause_mode: Literal["Abort", "Retract", "InPlace"] = "Retract"
+
+
+class Plan(Record):
+    """Everything that a coordinator needs to run syncs.
+
+    name: namespace/name of the WeightSync, or a plan file's own; coordinator: uid of a source pod, "" while no
+    source is ready.
+    """
+
+    name: str
+    term: Annotated[int, Field(ge=0)]
+    generation: Annotated[int, Field(ge=0)]
+    coordinator: str = ""
+    initial_gate: Literal["Open", "Closed"] = "Open"
+    suspend: bool = False
+    transfer: Transfer = Transfer()
+    strategy: Strategy = Strategy()
+    sources: tuple[Source, ...] = ()
+    engines: tuple[Engine, ...] = ()
+
+    @model_validator(mode="after")
+    def _known_sources(self) -> "Plan":
+        known = {(s.uid, r.rank) for s in self.sources for r in s.ranks}
+        for engine in self.engines:
+            for target in engine.targets:
+                for route in target.routes:
+                    if known and (route.source, route.rank) not in known:
+                        raise ValueError(
+                            f"engine {engine.name}, rank {target.rank.rank}: its route for stage {route.stage} "
+                            f"names source {route.source} rank {route.rank}, which the plan does not have"
+                        )
+        return self
+
+    def source(self, uid: str) -> Source | None:
+        """The source pod with that uid."""
+        return next((s for s in self.sources if s.uid == uid), None)
+
+
+class PlanFile(Record):
+    """A plan without Kubernetes, as agents read it (``weightsync plan`` writes it from an inventory of agents).
+
+    Its term is ignored: the coordinator counts its own starts. secret_file: the shared secret that agents show
+    one another instead of tokens.
+    """
+
+    plan: Plan
+    secret_file: str = ""

@@ -1,0 +1,57 @@
+"""The base of every record that crosses a process, a file or the API: frozen, closed, canonical JSON. Pure."""
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from weightsync.errors import InputError
+
+
+class Record(BaseModel):
+    """A frozen value, camelCase in JSON. Unknown keys are refused: a misspelt field must not be dropped silently."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+    def canonical(self) -> bytes:
+        """The same bytes for the same value, on every machine: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def read(cls, text: str | bytes, origin: str) -> Self:
+        """Parse JSON. Raises InputError that names ``origin`` (a path, a pod) and the first wrong field."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise InputError(f"{origin}: {first_problem(error)}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a file; InputError names the path."""
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        return cls.read(text, str(path))
+
+
+class WireRecord(Record):
+    """A body of the HTTP API: unknown keys are ignored, so that a newer peer may say more than we know."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+def first_problem(error: ValidationError) -> str:
+    """One sentence for the first of a validation's errors, with the path of the field."""
+    problem: Any = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in problem["loc"]) or "document"
+    return f"{where}: {problem['msg']}"

@@ -1,0 +1,96 @@
+"""Trainer to its own agent, over the Unix socket of the shared volume.
+
+POST /v1/connect                     a Publisher begins its life
+POST /v1/publishes                   publish() was called; answers which arenas to fill
+POST /v1/publishes/{id}/names        the names it saw; answers the buckets of each arena
+POST /v1/publishes/{id}/filled       buckets that are full: they are written from now on
+POST /v1/publishes/{id}/copied       everything is full: the tensors may change again
+POST /v1/publishes/{id}/failed       the trainer's input raised or was wrong; it was exhausted all the same
+GET  /v1/publishes/{id}/outcome      long poll
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from weightsync.buckets import Bucket
+from weightsync.records import WireRecord
+from weightsync.version import Hex16, Hex32
+
+
+class ConnectRequest(WireRecord):
+    """One rank's Publisher. nonce: new for each life of it."""
+
+    rank: Annotated[int, Field(ge=0)]
+    world_size: Annotated[int, Field(ge=1)]
+    stage: Annotated[int, Field(ge=0)] = 0
+    stages: Annotated[int, Field(ge=1)] = 1
+    nonce: Hex16
+
+
+class ConnectAnswer(WireRecord):
+    """The agent took the rank in."""
+
+    uid: str
+    version: str
+
+
+class BeginRequest(WireRecord):
+    """publish() number ``sequence`` of this Publisher's life."""
+
+    rank: int
+    nonce: Hex16
+    sequence: Annotated[int, Field(ge=1)]
+    label: Annotated[str, Field(max_length=256)] = ""
+
+
+class Replica(WireRecord):
+    """An arena to fill. buckets is empty until the names of the stage are known (its first publish).
+
+    owned: the tensors to copy; empty with empty buckets means: all that the program knows.
+    """
+
+    program: Hex32
+    program_path: str
+    arena_path: str
+    buckets: tuple[Bucket, ...] = ()
+    owned: tuple[str, ...] = ()
+
+
+class BeginAnswer(WireRecord):
+    """id names this publish from here on; no replicas: nobody to feed."""
+
+    id: str
+    replicas: tuple[Replica, ...] = ()
+
+
+class NamesReport(WireRecord):
+    """All checkpoint names that this rank's publish yielded."""
+
+    names: tuple[str, ...]
+
+
+class NamesReply(WireRecord):
+    """Now with buckets and owned names."""
+
+    replicas: tuple[Replica, ...]
+
+
+class Filled(WireRecord):
+    """Offsets of buckets of one program's arena that are full."""
+
+    program: Hex32
+    offsets: tuple[int, ...]
+
+
+class Copied(WireRecord):
+    """The whole publish is in the arenas."""
+
+    seconds: float = 0.0
+
+
+class PublishFailure(WireRecord):
+    """Why this rank's publish cannot be used."""
+
+    reason: str
+    message: Annotated[str, Field(max_length=4096)]

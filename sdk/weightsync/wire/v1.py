@@ -1,0 +1,286 @@
+"""Agent to agent, version 1. Who calls whom:
+
+source -> coordinator   POST /v1/publishes   rank's n-th publish; answers when every rank's is there
+                        POST /v1/names       checkpoint names of a stage; answers what the stage owns
+                        POST /v1/shards      digests of a filled shard, once per publish and program
+                        POST /v1/routes      one route ended: verified, or failed with a reason
+                        GET  /v1/publishes/{number}/outcome
+coordinator -> target   POST /v1/grants      may these writers fill your arena? (the handshake)
+                        POST /v1/commits     (to the engine's leader) apply what was verified; idempotent
+                        POST /v1/welcome     (to the leader) nothing was published yet: the gate may open
+                        GET  /v1/status
+source -> target        POST /v1/receipts    buckets whose writes are terminal: check them
+anyone -> agent         GET  /v1/programs/{digest}, GET /v1/announcement
+
+Every request of the data path carries the coordinator's term; an older one is refused (reason StaleTerm).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from weightsync.digests import BucketDigest
+from weightsync.plan import Strategy
+from weightsync.records import WireRecord
+from weightsync.version import Hex16, Hex32, Hex64, Version
+
+Seconds = Annotated[float, Field(ge=0)]
+Term = Annotated[int, Field(ge=0)]
+
+
+class Problem(WireRecord):
+    """Body of every answer over 399."""
+
+    reason: str
+    message: str
+
+
+class Capabilities(WireRecord):
+    """What both ends of a route must agree on before a byte moves. settings: the MC_* that change the wire."""
+
+    protocol: Literal[1] = 1
+    mooncake: str
+    transport: Literal["tcp", "rdma"]
+    tcp_protocol: Annotated[int, Field(ge=1)] = 2
+    settings: dict[str, str] = Field(default_factory=dict)
+
+
+class Region(WireRecord):
+    """A registered arena of a transfer worker: ``session`` is what Mooncake dials."""
+
+    session: str
+    address: Annotated[int, Field(ge=0)]
+    nbytes: Annotated[int, Field(ge=1)]
+
+
+class WriterId(WireRecord):
+    """A source rank."""
+
+    uid: str
+    rank: Annotated[int, Field(ge=0)]
+
+    @property
+    def key(self) -> str:
+        """For dictionaries."""
+        return f"{self.uid}/{self.rank}"
+
+
+class PublishRequest(WireRecord):
+    """A rank calls publish() for the n-th time in its life. programs: those it was told to serve."""
+
+    writer: WriterId
+    world_size: Annotated[int, Field(ge=1)]
+    stage: Annotated[int, Field(ge=0)]
+    stages: Annotated[int, Field(ge=1)]
+    nonce: Hex16
+    sequence: Annotated[int, Field(ge=1)]
+    label: Annotated[str, Field(max_length=256)] = ""
+
+
+class PlannedRoute(WireRecord):
+    """One target that this source rank writes its shard to, in one sync."""
+
+    engine: str
+    target: str
+    rank: int
+    address: str
+    program: Hex32
+    layout: Hex32
+    grant: Hex32
+    region: Region
+
+
+class SyncOrder(WireRecord):
+    """What a source rank does for one sync: fill (or reuse) these programs' arenas, write these routes.
+
+    bucket_size: upper bound in bytes; deadline_seconds counts from the receipt of the order; buckets are
+    numbered by nobody: an offset names them.
+    """
+
+    sync: str
+    term: Term
+    lineage: Hex16
+    number: Annotated[int, Field(ge=1)]
+    bucket_size: Annotated[int, Field(ge=4096)]
+    deadline_seconds: Seconds
+    stall_seconds: Seconds
+    programs: tuple[Hex32, ...] = ()
+    routes: tuple[PlannedRoute, ...] = ()
+
+
+class NamesRequest(WireRecord):
+    """The checkpoint names that one stage publishes, for one program; sent once per lineage and program."""
+
+    term: Term
+    writer: WriterId
+    stage: int
+    program: Hex32
+    names: tuple[str, ...]
+
+
+class NamesAnswer(WireRecord):
+    """The names that the stage owns of the program (a tied tensor belongs to the lowest stage)."""
+
+    owned: tuple[str, ...]
+
+
+class ShardDigests(WireRecord):
+    """All buckets of one stage's shard of one program, digested by a source after filling."""
+
+    term: Term
+    sync: str
+    writer: WriterId
+    stage: int
+    program: Hex32
+    buckets: tuple[BucketDigest, ...]
+
+
+class RouteEnd(WireRecord):
+    """A route ended. verified: the target checked every bucket. resent: bytes written more than once."""
+
+    term: Term
+    sync: str
+    writer: WriterId
+    target: str
+    rank: int
+    grant: Hex32
+    verified: bool
+    reason: str = ""
+    message: str = ""
+    nbytes: int = 0
+    resent: int = 0
+    seconds: Seconds = 0.0
+    transport: str = ""
+
+
+class EngineOutcome(WireRecord):
+    """What became of one engine of the snapshot."""
+
+    engine: str
+    outcome: Literal["Current", "Behind", "Gone", "Failed", "Superseded"]
+    reason: str = ""
+    message: str = ""
+    pause_seconds: Seconds = 0.0
+    apply_seconds: Seconds = 0.0
+    staged_seconds: Seconds = 0.0
+
+
+class PublishOutcome(WireRecord):
+    """Ended: every engine of the snapshot has its outcome; none and no error: NoTargets."""
+
+    ended: bool
+    version: Version | None = None
+    engines: tuple[EngineOutcome, ...] = ()
+    seconds: Seconds = 0.0
+    nbytes: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class GrantRequest(WireRecord):
+    """The handshake with one target rank: these writers ask to fill its arena.
+
+    ours: the writers' side; layout and program as the plan has them. A grant replaces an older one of the same
+    rank only once the older is quiet.
+    """
+
+    term: Term
+    coordinator: str
+    sync: str
+    rank: int
+    layout: Hex32
+    program: Hex32
+    lineage: Hex16
+    number: int
+    writers: Annotated[tuple[WriterId, ...], Field(min_length=1)]
+    ours: Capabilities
+
+
+class Grant(WireRecord):
+    """One permission to fill one arena."""
+
+    grant: Hex32
+    region: Region
+    theirs: Capabilities
+
+
+class Receipts(WireRecord):
+    """Buckets whose writes are terminal at the source. last: the writer has no write in flight and sends no more.
+
+    A failed last receipt closes the writer's part of the grant without verifying.
+    """
+
+    term: Term
+    grant: Hex32
+    rank: int
+    writer: WriterId
+    buckets: tuple[BucketDigest, ...] = ()
+    last: bool = False
+    failed: str = ""
+
+
+class ReceiptsAnswer(WireRecord):
+    """Offsets of buckets that are equal, and of those that must be written again."""
+
+    verified: tuple[int, ...] = ()
+    unequal: tuple[int, ...] = ()
+
+
+class RankCommit(WireRecord):
+    """What one rank of the engine must hold before it applies."""
+
+    rank: int
+    grant: Hex32
+    program: Hex32
+
+
+class CommitRequest(WireRecord):
+    """The decision, to an engine's leader. programs: program digest -> program root; with the version's root they
+    are checked by the target itself."""
+
+    term: Term
+    coordinator: str
+    sync: str
+    version: Version
+    label: str = ""
+    programs: dict[str, Hex64]
+    ranks: tuple[RankCommit, ...]
+    strategy: Strategy
+
+
+class CommitAnswer(WireRecord):
+    """The engine serves the version."""
+
+    version: str
+    incarnation: str
+    pause_seconds: Seconds
+    apply_seconds: Seconds
+
+
+class Welcome(WireRecord):
+    """Nothing has been published in this coordinator's life and none is known: the initial gate applies."""
+
+    term: Term
+    coordinator: str
+
+
+class RankStatus(WireRecord):
+    """One target rank's arena."""
+
+    rank: int
+    state: Literal["Empty", "Filling", "Sealed"]
+    grant: str = ""
+    version: str = ""
+
+
+class AgentStatus(WireRecord):
+    """What an engine's leader knows of its engine. version: what it serves, "torn:V" while it is applied to."""
+
+    uid: str
+    term: Term
+    incarnation: str = ""
+    ready: bool = False
+    version: str = ""
+    journal: Literal["", "Torn", "Current"] = ""
+    gate: bool = False
+    ranks: tuple[RankStatus, ...] = ()
