@@ -64,6 +64,25 @@ def shard(program: CopyProgram, names: frozenset[str]) -> list[Extent]:
     return merge(piece.span for tensor in program.tensors if tensor.name in names for piece in tensor.pieces)
 
 
+def needed(program: CopyProgram) -> list[Extent]:
+    """The extents that all stages together must fill: every byte that some tensor goes to, no padding."""
+    return merge((piece.span for tensor in program.tensors for piece in tensor.pieces), gap=1)
+
+
+def first_gap(runs: Iterable[Extent], expected: Sequence[Extent]) -> Extent | None:
+    """The first part of ``expected`` (sorted, disjoint) that the runs leave uncovered; None where there is none."""
+    union = merge(runs, gap=1)
+    at = 0
+    for start, stop in expected:
+        while at < len(union) and union[at][1] <= start:
+            at += 1
+        if at == len(union) or union[at][0] > start:
+            return start, stop if at == len(union) else min(stop, union[at][0])
+        if union[at][1] < stop:
+            return union[at][1], stop
+    return None
+
+
 def assign(program: CopyProgram, stages: Mapping[int, frozenset[str]]) -> dict[int, frozenset[str]]:
     """Give each tensor of the program to one stage; a tied tensor, held by several, to the lowest.
 

@@ -284,3 +284,12 @@ class AgentStatus(WireRecord):
     journal: Literal["", "Torn", "Current"] = ""
     gate: bool = False
     ranks: tuple[RankStatus, ...] = ()
+
+
+class OrderEnd(WireRecord):
+    """The sync is over. version: what was decided (the arenas are sealed as it); None: nothing was."""
+
+    sync: str
+    term: Term
+    writer: WriterId
+    version: Version | None = None

@@ -1,0 +1,300 @@
+"""One engine rank's arena: whose bytes may land in it, and what they are. Rules:
+
+- a grant replaces an older one only once the older is quiet (fence.py): its writers are terminal, or the
+  receiving worker was killed and the arena registered anew in another worker;
+- a bucket counts as verified only if it was digested here, after its writer said that its write is terminal;
+- Sealed is written only after every writer is terminal, the buckets cover the whole shard of every stage
+  without overlap, and their root is the one that the coordinator decided;
+- while the engine copies from the arena no grant is given.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+from weightsync.buckets import Extent, first_gap
+from weightsync.digests import BucketDigest, program_root, version_root
+from weightsync.errors import Refused
+from weightsync.version import Version
+from weightsync.wire.v1 import CommitRequest, GrantRequest
+from weightsync_agent.protocol.fence import OpenGrant
+from weightsync_agent.protocol.table import Machine, Row
+
+
+class TargetState(Enum):
+    """What the arena is."""
+
+    EMPTY = "no grant was given in this life"
+    FENCING = "the receiving worker is being replaced, since a writer of the old grant may still write"
+    FILLING = "writers may write"
+    SEALED = "the bytes are a version"
+    APPLYING = "the bytes are a version and the engine copies them"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A coordinator asks for a grant; ``grant`` is the fresh name that it would get."""
+
+    request: GrantRequest
+    grant: str
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """The receiving worker was killed and a new one has registered the arena."""
+
+
+@dataclass(frozen=True)
+class FenceFailed:
+    """No new worker could be started."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Landed:
+    """Digests that this side computed over buckets whose writes are terminal, beside what the writer said."""
+
+    grant: str
+    computed: tuple[BucketDigest, ...]
+    claimed: tuple[BucketDigest, ...]
+
+
+@dataclass(frozen=True)
+class LastReceipt:
+    """A writer has no write in flight and starts no other."""
+
+    grant: str
+    writer: str
+    failed: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The decision has come; the rank's bytes are to be sealed as its version."""
+
+    request: CommitRequest
+    rank: int
+
+
+@dataclass(frozen=True)
+class ApplyBegins:
+    """The engine starts to copy from the sealed arena."""
+
+
+@dataclass(frozen=True)
+class ApplyEnds:
+    """The engine copies no more."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """At start: the arena found in the volume is sealed and its bytes were compared with the journal's digests."""
+
+    version: Version
+    grant: str
+    program: str
+    buckets: tuple[BucketDigest, ...]
+
+
+@dataclass(frozen=True)
+class WriteFilling:
+    """Action: mark the arena Filling under this grant, before anything is answered."""
+
+    grant: str
+
+
+@dataclass(frozen=True)
+class GiveGrant:
+    """Action: answer the asker."""
+
+    grant: str
+
+
+@dataclass(frozen=True)
+class ReplaceWorker:
+    """Action: kill the receiving worker and start another; then Fenced or FenceFailed."""
+
+
+@dataclass(frozen=True)
+class AnswerReceipt:
+    """Action: tell the writer which buckets are equal."""
+
+    verified: tuple[int, ...]
+    unequal: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Action: mark the arena Sealed with the version."""
+
+    grant: str
+    version: Version
+
+
+@dataclass(frozen=True)
+class RefuseAsk:
+    """Action: refuse the asker that waits for the fence."""
+
+    message: str
+
+
+class Target(Machine[TargetState]):
+    """See the module's rules. expected: the extents that all stages together must cover."""
+
+    def __init__(self, rank: int, layout: str, program: str, expected: list[Extent]) -> None:
+        super().__init__(TargetState.EMPTY)
+        self.rank = rank
+        self.layout = layout
+        self.program = program
+        self.expected = expected
+        self.grant: OpenGrant | None = None
+        self.next: tuple[OpenGrant, str] | None = None
+        self.verified: dict[int, BucketDigest] = {}
+        self.version: Version | None = None
+
+    def check_ask(self, request: GrantRequest) -> None:
+        """Raises Refused where the asker's idea of this rank is not ours."""
+        if request.program != self.program or request.layout != self.layout:
+            raise Refused(
+                f"rank {self.rank} holds layout {self.layout}, program {self.program}; "
+                f"asked for {request.layout}, {request.program}: the plan is older than this engine",
+                reason="LayoutMismatch",
+            )
+        if self.state in (TargetState.APPLYING, TargetState.FENCING):
+            raise Refused(f"rank {self.rank} is {self.state.name.lower()}; ask again", reason="Busy")
+
+    def check_grant(self, grant: str, writer: str | None = None) -> OpenGrant:
+        """The open grant of that name. Raises Refused for another, or for a writer that it does not name."""
+        if self.grant is None or self.grant.grant != grant or self.state is not TargetState.FILLING:
+            raise Refused(f"grant {grant} is not open at rank {self.rank}", reason="GrantClosed")
+        if writer is not None and writer not in self.grant.open:
+            raise Refused(f"{writer} has no open part in grant {grant}", reason="NotAWriter", status=403)
+        return self.grant
+
+    def missing(self) -> str:
+        """Why the verified buckets are not the whole replica; "" where they are."""
+        runs = sorted((b.offset, b.offset + b.nbytes) for b in self.verified.values())
+        for (_, stop), (start, _) in pairwise(runs):
+            if start < stop:
+                return f"bytes at {start} were verified twice, in different buckets"
+        gap = first_gap(runs, self.expected)
+        return f"bytes {gap[0]} to {gap[1]} were not verified" if gap else ""
+
+    def check_commit(self, request: CommitRequest) -> None:
+        """Raises Refused unless this rank's verified bytes are what the version's root says."""
+        mine = next((r for r in request.ranks if r.rank == self.rank), None)
+        if mine is None or mine.program != self.program:
+            raise Refused(
+                f"the commit does not name rank {self.rank} with program {self.program}", reason="Incomplete"
+            )
+        if self.state is TargetState.SEALED and self.grant and self.grant.grant == mine.grant:
+            if self.version == request.version:
+                return
+            raise Refused(
+                f"rank {self.rank} is sealed as {self.version}, not {request.version}", reason="WrongVersion"
+            )
+        grant = self.check_grant(mine.grant)
+        if not grant.quiet:
+            raise Refused(f"writers {sorted(grant.open)} of rank {self.rank} are not terminal", reason="NotQuiet")
+        if (grant.lineage, grant.number) != (request.version.lineage, request.version.number):
+            raise Refused(
+                f"grant {grant.grant} is for {grant.lineage}.{grant.number}, not {request.version.name}",
+                reason="WrongVersion",
+            )
+        lack = self.missing()
+        if lack:
+            raise Refused(f"rank {self.rank}: {lack}", reason="NotVerified")
+        root = program_root(self.verified.values())
+        if request.programs.get(self.program) != root:
+            raise Refused(f"rank {self.rank}: the bytes' root {root} is not the decided one", reason="DigestMismatch")
+        whole = version_root(request.version.lineage, request.version.number, request.programs)
+        if whole != request.version.root:
+            raise Refused(
+                f"version {request.version.name}: its root does not follow from its programs", reason="BadRoot"
+            )
+
+    def _open(self, event: Ask) -> OpenGrant:
+        r = event.request
+        return OpenGrant(
+            event.grant, r.term, r.coordinator, r.sync, r.lineage, r.number, r.program, {w.key for w in r.writers}
+        )
+
+    def _begin(self, grant: OpenGrant) -> list[object]:
+        self.grant, self.verified, self.version = grant, {}, None
+        self.state = TargetState.FILLING
+        return [WriteFilling(grant.grant), GiveGrant(grant.grant)]
+
+    def _ask(self, event: Ask, now: float) -> list[object]:
+        return self._begin(self._open(event))
+
+    def _fence(self, event: Ask, now: float) -> list[object]:
+        self.next = (self._open(event), event.grant)
+        return [ReplaceWorker()]
+
+    def _fenced(self, event: Fenced, now: float) -> list[object]:
+        assert self.next is not None  # noqa: S101 - FENCING is entered with it, by this table alone
+        grant, self.next = self.next[0], None
+        return self._begin(grant)
+
+    def _fence_failed(self, event: FenceFailed, now: float) -> list[object]:
+        self.next = None
+        return [RefuseAsk(f"rank {self.rank}: no new transfer worker: {event.message}")]
+
+    def _landed(self, event: Landed, now: float) -> list[object]:
+        equal = [c for c, said in zip(event.computed, event.claimed, strict=True) if c == said]
+        self.verified.update({bucket.offset: bucket for bucket in equal})
+        offsets = {bucket.offset for bucket in equal}
+        return [
+            AnswerReceipt(tuple(sorted(offsets)), tuple(c.offset for c in event.claimed if c.offset not in offsets))
+        ]
+
+    def _last(self, event: LastReceipt, now: float) -> list[object]:
+        if self.grant is not None:
+            self.grant.open.discard(event.writer)
+            if event.failed:
+                self.grant.failed[event.writer] = event.failed
+        return []
+
+    def _seal(self, event: Commit, now: float) -> list[object]:
+        assert self.grant is not None  # noqa: S101 - FILLING has a grant, by this table alone
+        self.version = event.request.version
+        return [Seal(self.grant.grant, self.version)]
+
+    def _recover(self, event: Recovered, now: float) -> list[object]:
+        v = event.version
+        self.version = v
+        self.verified = {bucket.offset: bucket for bucket in event.buckets}
+        self.grant = OpenGrant(event.grant, 0, "", "", v.lineage, v.number, event.program)
+        return []
+
+    def current(self, grant: str) -> bool:
+        """That grant is the open one."""
+        return self.grant is not None and self.grant.grant == grant
+
+    def quiet(self) -> bool:
+        """No writer of an earlier grant can land another byte."""
+        return self.grant is None or self.grant.quiet
+
+
+_S = TargetState
+_ASK = (
+    Row(_S.FILLING, Target._ask, lambda m, e: m.quiet(), "the arena is quiet: grant"),
+    Row(_S.FENCING, Target._fence, name="a writer may still write: kill the receiver first"),
+)
+Target.table = {
+    (_S.EMPTY, Ask): _ASK,
+    (_S.EMPTY, Recovered): (Row(_S.SEALED, Target._recover, name="the volume outlived the agent"),),
+    (_S.FILLING, Ask): _ASK,
+    (_S.SEALED, Ask): _ASK,
+    (_S.FENCING, Fenced): (Row(_S.FILLING, Target._fenced, name="the old writers reach nobody"),),
+    (_S.FENCING, FenceFailed): (Row(_S.EMPTY, Target._fence_failed, name="no worker"),),
+    (_S.FILLING, Landed): (Row(_S.FILLING, Target._landed, lambda m, e: m.current(e.grant), "compare digests"),),
+    (_S.FILLING, LastReceipt): (
+        Row(_S.FILLING, Target._last, lambda m, e: m.current(e.grant), "a writer is terminal"),
+    ),
+    (_S.FILLING, Commit): (Row(_S.SEALED, Target._seal, name="verified and decided"),),
+    (_S.SEALED, Commit): (Row(_S.SEALED, name="decided before"),),
+    (_S.SEALED, ApplyBegins): (Row(_S.APPLYING, name="the engine copies"),),
+    (_S.APPLYING, ApplyEnds): (Row(_S.SEALED, name="the copy has ended"),),
+}
