@@ -1,0 +1,167 @@
+"""What the journal's records mean, and what an engine's leader does with them at its start. Pure.
+
+A leader writes Torn before the first byte may reach engine memory and Current once the engine carries the new
+version's name, both in the order of a commit. ``at_start`` reads the last record together with what can still be
+seen (the arenas' headers, the engine) and names one of four ways on:
+
+    journal   engine              arenas of the journal       way on
+    -------   -----------------   -------------------------   ----------------
+    none      holds no version    (not looked at)             Fresh
+    none      names a version     (not looked at)             PauseAndReseed
+    Current   same life, same V   (not looked at)             Keep
+    any       anything else       all Sealed with V           Reapply
+    any       anything else       anything else               PauseAndReseed
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from weightsync.arena import ArenaState, Header
+from weightsync.digests import BucketDigest
+from weightsync.records import Record
+from weightsync.version import Hex32, Hex64, Version
+
+_OURS = re.compile(r"(torn:)?[0-9a-f]{16}\.[0-9]+")
+
+
+class JournalState(StrEnum):
+    """What engine memory may hold."""
+
+    TORN = "Torn"  # any mixture of the version and whatever was there before
+    CURRENT = "Current"  # the version, whole, on all ranks
+
+
+class JournalRank(Record):
+    """One rank of the engine: the replica that it applies. arena: file name in the volume's folder of arenas."""
+
+    rank: Annotated[int, Field(ge=0)]
+    program: Hex32
+    arena: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^/]+$")]
+    buckets: tuple[BucketDigest, ...]
+
+
+class Journal(Record):
+    """The last step of the last commit. incarnation: the life of the engine that it was done to."""
+
+    state: JournalState
+    version: Version
+    label: str = ""
+    incarnation: str
+    ranks: Annotated[tuple[JournalRank, ...], Field(min_length=1)]
+    term: Annotated[int, Field(ge=0)]
+    coordinator: str
+
+
+class Decision(Record):
+    """A coordinator decided: written before the first commit goes out. programs: program digest -> its root."""
+
+    sync: Annotated[str, Field(min_length=1)]
+    version: Version
+    label: str = ""
+    term: Annotated[int, Field(ge=0)]
+    programs: dict[str, Hex64]
+
+
+class Counters(Record):
+    """starts: how often this agent has started as a coordinator; without Kubernetes it is the term."""
+
+    starts: Annotated[int, Field(ge=0)] = 0
+
+
+@dataclass(frozen=True)
+class EngineSeen:
+    """What the engine says of itself right now."""
+
+    weight_version: str
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The engine serves ``version`` whole, in the life that the journal speaks of: nothing is to be done."""
+
+    version: Version
+
+
+@dataclass(frozen=True)
+class Reapply:
+    """Pause, then apply ``version`` from the arenas here: no byte crosses the network.
+
+    ranks: the journal's; grants: rank -> the grant that its arena was sealed under.
+    """
+
+    version: Version
+    ranks: tuple[JournalRank, ...]
+    grants: Mapping[int, str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class PauseAndReseed:
+    """Torn or unknown means paused: the engine stays so until a sync has brought it a whole version."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Nothing was ever applied: the engine holds its base checkpoint and the initial gate applies."""
+
+
+Recovery = Keep | Reapply | PauseAndReseed | Fresh
+
+
+def at_start(journal: Journal | None, arenas: Mapping[int, Header], engine: EngineSeen | None) -> Recovery:
+    """What to do after a restart of the agent.
+
+    arenas: rank -> header of the arena file that the journal names, left out where it cannot be read.
+    engine: None while it does not answer. Its life is then unknown, so nothing that it held can be kept.
+    A journal that cannot be read is not None: its reader raises, and the caller takes PauseAndReseed.
+    """
+    if journal is None:
+        if engine is not None and _OURS.fullmatch(engine.weight_version):
+            return PauseAndReseed(f"the engine names version {engine.weight_version}, of which no journal is left")
+        return Fresh()
+    change = _changed(journal, engine)
+    if change is None:
+        return Keep(journal.version)
+    problem = _unsealed(journal, arenas)
+    if problem is None:
+        grants = {rank.rank: arenas[rank.rank].grant for rank in journal.ranks}
+        return Reapply(journal.version, journal.ranks, grants, change)
+    return PauseAndReseed(f"{change}, and {problem}")
+
+
+def _changed(journal: Journal, engine: EngineSeen | None) -> str | None:
+    """Why the engine may hold something else than the journal's version; None where it holds exactly that."""
+    name = journal.version.name
+    if engine is None:
+        return f"the engine that was given version {name} does not answer"
+    if engine.incarnation != journal.incarnation:
+        return f"the engine has restarted since it was given version {name}"
+    if journal.state is JournalState.TORN:
+        return f"the agent died while version {name} was applied"
+    if engine.weight_version != name:
+        return f"the engine names version {engine.weight_version or '(none)'} where the journal has {name}"
+    return None
+
+
+def _unsealed(journal: Journal, arenas: Mapping[int, Header]) -> str | None:
+    """The first rank whose arena cannot give the journal's version again, and why."""
+    for rank in journal.ranks:
+        where = f"the arena of rank {rank.rank} ({rank.arena})"
+        header = arenas.get(rank.rank)
+        if header is None:
+            return f"{where} cannot be read"
+        if header.state is not ArenaState.SEALED or header.version is None:
+            return f"{where} is {header.state.name.capitalize()}, not Sealed"
+        if header.version != journal.version:
+            return f"{where} holds version {header.version.name}"
+        if header.program != rank.program:
+            return f"{where} was filled by program {header.program}, not {rank.program}"
+    return None
