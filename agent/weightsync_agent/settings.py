@@ -1,0 +1,207 @@
+"""What an agent is told by its environment (WEIGHTSYNC_*, POD_*), checked once, with errors as sentences.
+
+Nothing here opens a file or asks the network: ``Settings`` says where things are, others read them.
+"""
+
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from weightsync import names
+from weightsync.errors import InputError
+from weightsync.units import parse_bytes
+
+PREFIX = "WEIGHTSYNC_"
+
+Auth = Literal["token", "secret", "none"]
+
+
+def _quantity(value: object) -> object:
+    """``512Mi`` or plain digits, as a Kubernetes resource field reference gives them."""
+    try:
+        return parse_bytes(value) if isinstance(value, str) else value
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
+Bytes = Annotated[int, Field(ge=1), BeforeValidator(_quantity)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _pod(name: str) -> Any:
+    """A field that the downward API fills, under its customary name."""
+    return Field(default="", validation_alias=f"POD_{name}")
+
+
+class Settings(BaseSettings):
+    """All of an agent's settings; each is the environment variable WEIGHTSYNC_<NAME> unless its comment says so."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, env_ignore_empty=True, extra="ignore", validate_by_name=True
+    )
+
+    role: Literal["trainer", "engine"]
+    plan: Annotated[str, Field(pattern=r"^(cluster|file:.+)$", description="cluster or file:/path")] = "cluster"
+
+    # Where the agent is, and who it is.
+    directory: Path = Field(default=Path(names.DIRECTORY), validation_alias=names.DIRECTORY_ENV)
+    port: Port = names.AGENT_PORT
+    bind: str = ""  # empty: all addresses
+    advertise: str = ""  # the host that peers dial; empty: the pod's IP, else this host's name
+    pod_ip: str = _pod("IP")
+    pod_name: str = _pod("NAME")
+    pod_namespace: str = _pod("NAMESPACE")
+    pod_uid: str = _pod("UID")
+    own_uid: str = Field(default="", validation_alias=f"{PREFIX}UID")  # in place of a pod's, with a file
+
+    # The engine beside it.
+    engine_url: Annotated[str, Field(pattern=r"^https?://[^/\s]+$", description="http://host:port")] = (
+        "http://127.0.0.1:30000"
+    )
+    engine_admin_key_file: Path | None = None
+    engine_api_key_file: Path | None = None
+    probe_seconds: Seconds = 1.0  # between two looks at the engine's incarnation
+
+    # How agents know one another.
+    auth: Auth | None = None  # unset: token in a cluster, secret with a plan file
+    secret_file: Path | None = None  # unset with a plan file: the one that the plan file names
+    token_file: Path = Path("/var/run/secrets/weightsync/token")  # audience names.AUDIENCE
+
+    # Memory and transfer.
+    memory_limit: Bytes | None = None  # unset: what the control group says
+    source_arenas: Annotated[int, Field(ge=1, le=2)] = 2
+    stall_seconds: Seconds = 5.0  # a route without progress for so long is given up
+    io_threads: Annotated[int, Field(ge=1, le=64)] = 4  # MC_NUM_TCP_IO_THREADS: alike on all agents
+    slice_bytes: Annotated[Bytes, Field(ge=65536, le=2**30)] = 2**20  # MC_TCP_SLICE_SIZE: alike on all agents
+    transfer_ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$", description="<lowest>-<highest>")] = (
+        "15000-17000"
+    )
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "console"] = "json"
+
+    _host: str = PrivateAttr(default_factory=socket.gethostname)
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _not_a_service_link(cls, value: object) -> object:
+        """A Service named ``weightsync`` makes the kubelet set WEIGHTSYNC_PORT=tcp://... in every pod beside it."""
+        return names.AGENT_PORT if isinstance(value, str) and value.startswith("tcp://") else value
+
+    @field_validator("log_level", "log_format", mode="before")
+    @classmethod
+    def _any_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
+    @field_validator("transfer_ports")
+    @classmethod
+    def _port_range(cls, value: str) -> str:
+        low, high = (int(part) for part in value.split("-"))
+        if not 1024 <= low < high <= 65535:
+            raise ValueError(f"{value} is no range of ports: write <lowest>-<highest> between 1024 and 65535")
+        # Two ports per worker, and a port just closed cannot be bound again for 60 s.
+        if high - low < 19:
+            raise ValueError(f"{value} holds {high - low + 1} ports: give at least 20, or a worker cannot restart")
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not self.directory.is_absolute():
+            raise ValueError(f"{names.DIRECTORY_ENV} is {self.directory}: give an absolute path")
+        if self.in_cluster:
+            wanted = {"POD_NAME": self.pod_name, "POD_NAMESPACE": self.pod_namespace, "POD_UID": self.pod_uid}
+            missing = [name for name, value in wanted.items() if not value]
+            if missing:
+                raise ValueError(
+                    f"{', '.join(missing)} not set, which a plan from the cluster needs: fill them by fieldRef "
+                    f"(metadata.name, metadata.namespace, metadata.uid), or set {PREFIX}PLAN=file:/path"
+                )
+        elif not self.uid:
+            raise ValueError(
+                f"{PREFIX}UID is not set: with a plan file each agent needs the uid that the plan gives it"
+            )
+        if self.auth_mode == "token" and not self.in_cluster:
+            raise ValueError(
+                f"{PREFIX}AUTH=token needs the cluster's keys, but the plan comes from a file: use secret or none"
+            )
+        if self.auth_mode == "secret" and self.in_cluster and self.secret_file is None:
+            raise ValueError(f"{PREFIX}AUTH=secret needs {PREFIX}SECRET_FILE, the path of the shared secret")
+        return self
+
+    @property
+    def in_cluster(self) -> bool:
+        """The plan comes from the API, and the agent has a pod of its own."""
+        return self.plan == "cluster"
+
+    @property
+    def plan_path(self) -> Path | None:
+        """The plan file, None in a cluster."""
+        return None if self.in_cluster else Path(self.plan.removeprefix("file:"))
+
+    @property
+    def auth_mode(self) -> Auth:
+        """How agents know one another, defaults filled in."""
+        return self.auth or ("token" if self.in_cluster else "secret")
+
+    @property
+    def uid(self) -> str:
+        """Who this agent is in plans: the pod's uid, or the one given in its place."""
+        return self.pod_uid if self.in_cluster else self.own_uid or self.pod_uid
+
+    @property
+    def name(self) -> str:
+        """For messages: the pod's name, else the uid."""
+        return self.pod_name or self.uid
+
+    @property
+    def address(self) -> str:
+        """host:port of the agent's API, as peers dial it; IPv6 in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def host(self) -> str:
+        """The host that peers dial, without brackets."""
+        return self.advertise or self.pod_ip or self._host
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Lowest and highest port that transfer workers may bind."""
+        low, high = self.transfer_ports.split("-")
+        return int(low), int(high)
+
+    @classmethod
+    def from_environment(cls, **overrides: Any) -> Self:
+        """Read the environment. Raises InputError with one sentence for each wrong variable.
+
+        overrides: by field name; they win over the environment.
+        """
+        try:
+            return cls(**overrides)
+        except ValidationError as error:
+            problems = [_sentence(cls, problem) for problem in error.errors(include_url=False)]
+            raise InputError("; ".join(problems)) from error
+
+
+def _sentence(kind: type[Settings], problem: Any) -> str:
+    """One of pydantic's problems, with the variable to change in front."""
+    message = problem["msg"].removeprefix("Value error, ")
+    if not problem["loc"]:
+        return str(message)
+    variable = _variable(kind, str(problem["loc"][0]))
+    if problem["type"] == "missing":
+        return f"{variable} is not set"
+    if problem["type"] == "string_pattern_mismatch":
+        return f"{variable}={problem['input']}: write {kind.model_fields[str(problem['loc'][0])].description}"
+    return f"{variable}={problem['input']}: {message[0].lower()}{message[1:]}"
+
+
+def _variable(kind: type[Settings], location: str) -> str:
+    """The environment variable of a location, which is a field's name or its alias."""
+    if re.match(r"^(POD_|WEIGHTSYNC_)", location):
+        return location
+    return PREFIX + location.upper()
