@@ -1,0 +1,97 @@
+"""Asking another agent. Every failure is a PeerError with the peer's name; a refusal carries the peer's reason."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import aiohttp
+import stamina
+from pydantic import ValidationError
+
+from weightsync.errors import PeerError, Refused
+from weightsync.records import WireRecord, first_problem
+from weightsync.wire.v1 import Problem
+
+T = TypeVar("T", bound=WireRecord)
+Headers = Callable[[], Awaitable[dict[str, str]]]
+
+MAX_ANSWER = 256 * 2**20  # bytes: a copy program of a model with very many experts
+
+
+class Unreachable(PeerError):
+    """No answer: refused connection, reset, or a deadline of ours. The request may have had its effect."""
+
+    reason = "Unreachable"
+
+
+class PeerClient:
+    """One connection pool for all peers. headers: what proves who we are, asked anew for each request."""
+
+    def __init__(self, headers: Headers, *, connect_seconds: float = 2.0) -> None:
+        self._headers = headers
+        self._connect = connect_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Open the pool. One connection per host and request: a stalled peer holds only its own."""
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def call(
+        self, address: str, path: str, answer: type[T], body: WireRecord | None = None, *, timeout: float
+    ) -> T:
+        """POST ``body`` (GET without one); parse the answer.
+
+        timeout: seconds for the whole exchange. Raises Unreachable, Refused (the peer said no), PeerError (the
+        answer is none of ours).
+        """
+        text = await self.text(address, path, body, timeout=timeout)
+        try:
+            return answer.model_validate_json(text)
+        except ValidationError as error:
+            raise PeerError(f"{address}{path} answered what is no {answer.__name__}: {first_problem(error)}") from error
+
+    async def text(self, address: str, path: str, body: WireRecord | None = None, *, timeout: float) -> bytes:
+        """The raw answer of a successful exchange."""
+        if self._session is None:
+            raise PeerError("the client was not started")
+        method = "GET" if body is None else "POST"
+        data = None if body is None else body.model_dump_json().encode()
+        headers = {**await self._headers(), "Content-Type": "application/json"}
+        limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(self._connect, timeout))
+        try:
+            async with self._session.request(
+                method, f"http://{address}{path}", data=data, headers=headers, timeout=limit
+            ) as response:
+                text = await response.content.read(MAX_ANSWER)
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
+            said = str(error) or type(error).__name__
+            raise Unreachable(f"{address}{path} did not answer within {timeout:.1f} s: {said}") from error
+        if status >= 400:
+            raise _refusal(address, path, status, text)
+        return text
+
+    async def persist(
+        self, address: str, path: str, answer: type[T], body: WireRecord, *, timeout: float, tries: int = 4
+    ) -> T:
+        """call(), repeated while the peer is unreachable: only for requests that are safe to repeat."""
+        async for attempt in stamina.retry_context(
+            on=Unreachable, attempts=tries, timeout=timeout, wait_initial=0.1, wait_max=1.0
+        ):
+            with attempt:
+                return await self.call(address, path, answer, body, timeout=timeout)
+        raise Unreachable(f"{address}{path} did not answer within {timeout:.1f} s")
+
+
+def _refusal(address: str, path: str, status: int, text: bytes) -> PeerError:
+    try:
+        problem = Problem.model_validate_json(text)
+    except ValidationError:
+        said = text[:200].decode(errors="replace")
+        return PeerError(f"{address}{path} answered {status}: {said}")
+    return Refused(f"{address}: {problem.message}", reason=problem.reason, status=status)

@@ -1,0 +1,559 @@
+"""The coordinator of one trainer: at most one sync at a time. Rules:
+
+- a sync pins a snapshot of the plan's engines; removals drop out, additions join the next one;
+- handshake with every target first; then orders to the sources; a member whose handshake, route or deadline
+  fails is taken out and repaired later: nobody waits for it (but, under Barrier, until its deadline);
+- the decision is on disk before the first commit; from then on nobody aborts the version;
+- a repair (an engine that joined, or fell behind) is a sync of the last decided version; a publish supersedes
+  it as long as it is not decided, and takes its engines in.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weightsync.errors import CoverageError
+from weightsync.plan import Engine, Plan
+from weightsync.version import Version, version_name
+from weightsync.wire.v1 import Capabilities, EngineOutcome, GrantRequest, PublishOutcome, WriterId
+from weightsync_agent.protocol import events as e
+from weightsync_agent.protocol.gather import Gathered
+from weightsync_agent.protocol.repair import backoff
+from weightsync_agent.protocol.sync import Member, MemberState, Sync, percentile
+from weightsync_agent.protocol.table import Machine, Row
+
+COMMIT_GRACE = 5.0  # seconds after the deadline until a commit that goes on failing becomes an outcome
+
+
+class CoordinatorState(Enum):
+    """Where the one sync stands."""
+
+    IDLE = "no sync"
+    GRANTING = "targets are asked for grants"
+    STAGING = "sources write, targets verify"
+    DECIDING = "the decision is being written to disk"
+    COMMITTING = "engines apply; the version can no longer be aborted"
+
+
+class Standing(Enum):
+    """One engine, as the coordinator knows it."""
+
+    JOINING = "new in the plan; has not been fed yet"
+    CURRENT = "serves the last decided version"
+    BEHIND = "serves an older one, or none, and will be repaired"
+
+
+@dataclass
+class Known:
+    """What is known of one life of one engine."""
+
+    engine: Engine
+    standing: Standing = Standing.JOINING
+    version: str = ""
+    failures: int = 0
+    retry_at: float = 0.0
+    welcomed: bool = False
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass
+class Sealed:
+    """The last decided version: what repairs deliver."""
+
+    version: Version
+    label: str
+    roots: dict[str, str]
+
+
+@dataclass
+class LastSync:
+    """Figures of the last sync that was decided."""
+
+    version: str
+    label: str
+    engines: int
+    nbytes: int
+    seconds: float
+    pauses: list[float] = field(default_factory=list)
+
+    def pause(self, share: float) -> float:
+        """A percentile of the engines' pauses, in seconds."""
+        return percentile(self.pauses, share)
+
+
+class Coordinator(Machine[CoordinatorState]):
+    """See the module's rules. names: makes the id of the n-th sync of this life."""
+
+    def __init__(self, uid: str, ours: Capabilities, *, stall_seconds: float) -> None:
+        super().__init__(CoordinatorState.IDLE)
+        self.uid = uid
+        self.ours = ours
+        self.stall_seconds = stall_seconds
+        self.plan: Plan | None = None
+        self.term = 0
+        self.engines: dict[str, Known] = {}
+        self.sync: Sync | None = None
+        self.queued: Gathered | None = None
+        self.broken: dict[str, tuple[str, str]] = {}
+        self.sealed: Sealed | None = None
+        self.last: LastSync | None = None
+        self.count = 0
+        self.published = 0
+        self.error: tuple[str, str] = ("", "")
+
+    @property
+    def active(self) -> bool:
+        """The plan names us, and nobody suspended it."""
+        return self.plan is not None and self.plan.coordinator == self.uid and not self.plan.suspend
+
+    # --- the plan ---
+
+    def _plan(self, event: e.PlanChanged, now: float) -> list[object]:
+        self.plan, self.term = event.plan, max(self.term, event.plan.term)
+        wanted = {engine.key: engine for engine in event.plan.engines}
+        for key in [key for key in self.engines if key not in wanted]:
+            del self.engines[key]
+        for key, engine in wanted.items():
+            known = self.engines.setdefault(key, Known(engine))
+            known.engine = engine
+        actions: list[object] = [e.Changed()]
+        if self.sync is not None:
+            for key, member in self.sync.members.items():
+                if key not in wanted and member.state not in (MemberState.CURRENT, MemberState.COMMITTING):
+                    self.sync.out(member, "Gone", "EngineGone", f"{member.engine.name} left the plan during the sync")
+            actions += self._advance(now)
+        return actions + self._next(now)
+
+    # --- beginning ---
+
+    def _publish(self, event: e.Published, now: float) -> list[object]:
+        if self.state is CoordinatorState.IDLE:
+            return self._begin(event.gathered, now)
+        actions = self._drop_queued("Superseded", "Superseded", "a newer version was published")
+        self.queued = event.gathered
+        if self.sync is not None and self.sync.repair and self.state in _UNDECIDED:
+            for key, member in self.sync.members.items():
+                if member.grants and key in self.engines:
+                    self.engines[key].failures = 0  # it answers again: it becomes a member of the newer sync
+                self.sync.out(member, "Superseded", "Superseded", "a newer version was published")
+            actions += self._finish(now)
+        return actions
+
+    def _drop_queued(self, outcome: str, reason: str, message: str) -> list[object]:
+        if self.queued is None:
+            return []
+        gathered, self.queued = self.queued, None
+        return [self._ended(gathered, reason, message)]
+
+    def _ended(self, gathered: Gathered, reason: str, message: str) -> e.Outcome:
+        outcome = PublishOutcome(ended=True, reason=reason, message=message)
+        return e.Outcome(gathered.lineage, gathered.number, outcome)
+
+    def _begin(self, gathered: Gathered, now: float) -> list[object]:
+        name = version_name(gathered.lineage, gathered.number)
+        if name in self.broken:
+            return [self._ended(gathered, *self.broken[name]), *self._next(now)]
+        if not self.active or self.plan is None:
+            reason = "Suspended" if self.plan is not None and self.plan.suspend else "NoPlan"
+            return [
+                self._ended(gathered, reason, "no active plan names this trainer's coordinator"),
+                *self._next(now),
+            ]
+        if not self.plan.engines:
+            return [self._ended(gathered, "NoTargets", "the plan has no engine"), *self._next(now)]
+        self.published += 1
+        actions = self._start(gathered, self.plan, list(self.engines.values()), now)
+        if self.sync is not None:
+            for known in self.engines.values():
+                if known.failures:  # it may not hold the others; a repair looks after it
+                    message = f"{known.engine.name} is behind and being repaired: {known.message}"
+                    self.sync.out(self.sync.members[known.engine.key], "Behind", known.reason, message)
+        asked = [a for a in actions if not isinstance(a, e.AskGrant) or not self.engines[a.engine].failures]
+        return asked + self._advance(now)
+
+    def _start(
+        self, gathered: Gathered, plan: Plan, engines: list[Known], now: float, repair: Sealed | None = None
+    ) -> list[object]:
+        self.count += 1
+        self.sync = Sync(
+            id=f"{self.uid}/{self.term}/{self.count}",
+            lineage=gathered.lineage,
+            number=gathered.number,
+            label=gathered.label,
+            plan=plan,
+            started=now,
+            deadline=now + plan.strategy.deadline_seconds,
+            members={known.engine.key: Member(known.engine) for known in engines},
+            repair=repair.version if repair else None,
+            roots=dict(repair.roots) if repair else {},
+        )
+        self.state = CoordinatorState.GRANTING
+        return [
+            e.AskGrant(
+                engine=member.engine.key,
+                target=target,
+                request=GrantRequest(
+                    term=self.term,
+                    coordinator=self.uid,
+                    sync=self.sync.id,
+                    rank=target.rank.rank,
+                    layout=target.rank.layout,
+                    program=target.rank.program,
+                    lineage=gathered.lineage,
+                    number=gathered.number,
+                    writers=tuple(WriterId(uid=route.source, rank=route.rank) for route in target.routes),
+                    ours=self.ours,
+                ),
+            )
+            for member in self.sync.members.values()
+            for target in member.engine.targets
+        ] + [e.Changed()]
+
+    # --- handshakes ---
+
+    def _granted(self, event: e.GrantGiven, now: float) -> list[object]:
+        if self.sync is not None:
+            self.sync.members[event.engine].grants[event.rank] = event.grant
+        return self._advance(now)
+
+    def _not_granted(self, event: e.GrantRefused, now: float) -> list[object]:
+        if self.sync is not None:
+            self.sync.out(self.sync.members[event.engine], "Failed", event.reason, event.message)
+        return self._advance(now)
+
+    # --- staging ---
+
+    def _shard(self, event: e.ShardFilled, now: float) -> list[object]:
+        if self.sync is not None:
+            problem = self.sync.add_shard(event.shard)
+            if problem:
+                return self._abort("RanksDiffer", problem, now)
+        return self._advance(now)
+
+    def _route(self, event: e.RouteEnded, now: float) -> list[object]:
+        end, sync = event.end, self.sync
+        key = (end.target, end.rank, end.writer.key)
+        for member in sync.members.values() if sync else ():
+            if key not in member.pending:
+                continue
+            member.pending.discard(key)
+            if end.verified:
+                member.nbytes += end.nbytes
+                if not member.pending and member.state is MemberState.STAGING:
+                    member.state, member.staged_at = MemberState.STAGED, now
+            elif sync is not None:
+                sync.out(member, "Failed", end.reason or "TransferFailed", end.message)
+        return self._advance(now)
+
+    def _no_order(self, event: e.OrderRefused, now: float) -> list[object]:
+        if self.sync is not None:
+            for member in self.sync.live(MemberState.STAGING):
+                if any(writer == event.writer.key for _, _, writer in member.pending):
+                    self.sync.out(member, "Failed", event.reason, event.message)
+        return self._advance(now)
+
+    def _broken(self, event: e.PublishBroken, now: float) -> list[object]:
+        name = version_name(event.lineage, event.number)
+        if self.queued is not None and version_name(self.queued.lineage, self.queued.number) == name:
+            return self._drop_queued("Failed", event.reason, event.message)
+        if self.sync is not None and version_name(self.sync.lineage, self.sync.number) == name:
+            return self._abort(event.reason, event.message, now)
+        self.broken = {name: (event.reason, event.message)}
+        return []
+
+    def _abort(self, reason: str, message: str, now: float) -> list[object]:
+        self.error = (reason, message)
+        if self.sync is not None:
+            self.sync.error = self.error
+            for member in self.sync.live():
+                self.sync.out(member, "Failed", reason, message)
+        return self._finish(now)
+
+    # --- going on ---
+
+    def _advance(self, now: float) -> list[object]:
+        sync = self.sync
+        if sync is None:
+            return []
+        for member in sync.live(MemberState.GRANTING):
+            if len(member.grants) == len(member.engine.targets):
+                member.state, member.pending = MemberState.STAGING, member.routes()
+        if self.state in _UNDECIDED and not sync.live():
+            return self._finish(now)
+        if self.state is CoordinatorState.GRANTING and not sync.live(MemberState.GRANTING):
+            self.state = CoordinatorState.STAGING
+            orders = sync.orders(self.term, self.stall_seconds)
+            return [e.SendOrder(writer, order) for writer, order in orders.values()]
+        if self.state is CoordinatorState.STAGING and not sync.live(MemberState.STAGING):
+            return self._decide(now)
+        if self.state is CoordinatorState.COMMITTING and not sync.live(MemberState.COMMITTING):
+            return self._finish(now)
+        return []
+
+    def _decide(self, now: float) -> list[object]:
+        sync = self.sync
+        if sync is None:
+            return []
+        try:
+            decided = sync.decide()
+        except CoverageError as error:
+            return self._abort(error.reason, str(error), now)
+        if decided is None:
+            return []
+        sync.version, sync.roots = decided
+        self.state = CoordinatorState.DECIDING
+        return [e.PersistDecision(sync.id, self.term, sync.version, sync.label, sync.roots)]
+
+    def _commit(self, event: e.DecisionPersisted, now: float) -> list[object]:
+        sync = self.sync
+        if sync is None or sync.version is None:
+            return []
+        self.sealed = Sealed(sync.version, sync.label, dict(sync.roots))
+        self.error = ("", "")
+        actions: list[object] = []
+        for member in sync.live(MemberState.STAGED):
+            member.state = MemberState.COMMITTING
+            actions.append(self._send_commit(sync, member, now))
+        return actions or self._finish(now)
+
+    def _send_commit(self, sync: Sync, member: Member, now: float) -> e.SendCommit:
+        member.commit_tries += 1
+        member.retry_at = None
+        timeout = max(1.0, sync.deadline + COMMIT_GRACE - now)
+        return e.SendCommit(member.engine, sync.commit_request(member, self.term, self.uid), timeout)
+
+    def _committed(self, event: e.CommitDone, now: float) -> list[object]:
+        sync = self.sync
+        if sync is not None:
+            member = sync.members[event.engine]
+            member.state = MemberState.CURRENT
+            member.outcome = EngineOutcome(
+                engine=member.engine.name,
+                outcome="Current",
+                pause_seconds=event.answer.pause_seconds,
+                apply_seconds=event.answer.apply_seconds,
+                staged_seconds=max(0.0, member.staged_at - sync.started),
+            )
+            self._current(event.engine, event.answer.version)
+        return [*self._advance(now), e.Changed()]
+
+    def _not_committed(self, event: e.CommitFailed, now: float) -> list[object]:
+        sync = self.sync
+        if sync is None:
+            return []
+        member = sync.members[event.engine]
+        if event.retryable and now < sync.deadline + COMMIT_GRACE:
+            member.retry_at = now + backoff(member.commit_tries)
+            return []
+        sync.out(member, "Failed", event.reason, event.message)
+        return self._advance(now)
+
+    # --- the end of a sync ---
+
+    def _finish(self, now: float) -> list[object]:
+        sync, self.sync = self.sync, None
+        self.state = CoordinatorState.IDLE
+        if sync is None:
+            return self._next(now)
+        for key, member in sync.members.items():
+            if member.outcome is not None and member.outcome.outcome in ("Failed", "Superseded", "Behind"):
+                self._fell_behind(key, member.outcome, now)
+        decided = self.sealed.version if sync.version is not None and self.sealed is not None else None
+        actions: list[object] = [e.EndOrder(w, sync.id, self.term, decided) for w in sync.writers.values()]
+        nbytes = sum(m.nbytes for m in sync.members.values())
+        if sync.repair is None:
+            self._figures(sync, nbytes, now)
+            outcome = PublishOutcome(
+                ended=True,
+                version=sync.version,
+                engines=sync.outcomes(),
+                seconds=now - sync.started,
+                nbytes=nbytes,
+                reason=sync.error[0],
+                message=sync.error[1],
+            )
+            actions.append(e.Outcome(sync.lineage, sync.number, outcome))
+        return [*actions, e.Changed(), *self._next(now)]
+
+    def _figures(self, sync: Sync, nbytes: int, now: float) -> None:
+        current = [m.outcome for m in sync.members.values() if m.outcome and m.outcome.outcome == "Current"]
+        if sync.version is not None:
+            self.last = LastSync(
+                version=sync.version.name,
+                label=sync.label,
+                engines=len(current),
+                nbytes=nbytes,
+                seconds=now - sync.started,
+                pauses=[outcome.pause_seconds for outcome in current],
+            )
+            self._age(sync)
+
+    def _age(self, sync: Sync) -> None:
+        """Engines that joined while the version was synced do not hold it."""
+        for key, known in self.engines.items():
+            if key not in sync.members and known.standing is Standing.CURRENT:
+                known.standing = Standing.BEHIND
+
+    def _fell_behind(self, key: str, outcome: EngineOutcome, now: float) -> None:
+        known = self.engines.get(key)
+        if known is None:
+            return
+        if known.standing is not Standing.JOINING:
+            known.standing = Standing.BEHIND
+        if outcome.outcome == "Superseded":
+            known.retry_at = now
+            return
+        if outcome.outcome == "Failed":
+            known.failures += 1
+            known.retry_at = now + backoff(known.failures)
+            known.reason, known.message = outcome.reason, outcome.message
+
+    def _current(self, key: str, version: str) -> None:
+        known = self.engines.get(key)
+        if known is not None:
+            known.standing, known.version = Standing.CURRENT, version
+            known.failures, known.reason, known.message = 0, "", ""
+
+    def _next(self, now: float) -> list[object]:
+        """What an idle coordinator does: the queued publish, else repairs that are due, else welcomes."""
+        if self.state is not CoordinatorState.IDLE:
+            return []
+        if self.queued is not None:
+            gathered, self.queued = self.queued, None
+            return self._begin(gathered, now)
+        if not self.active:
+            return []
+        if self.sealed is None:
+            return self._welcome()
+        due = [k for k in self.engines.values() if k.standing is not Standing.CURRENT and k.retry_at <= now]
+        able = [k for k in due if all(t.rank.program in self.sealed.roots for t in k.engine.targets)]
+        for known in due:
+            if known not in able:
+                known.reason = "ProgramNotFilled"
+                known.message = (
+                    f"the last version was not made for {known.engine.name}'s layout; the next one will be"
+                )
+        if not able or self.plan is None:
+            return []
+        # One that failed before is repaired alone, so that it holds no joiner.
+        together = [k for k in able if not k.failures] or [min(able, key=lambda k: k.retry_at)]
+        v = self.sealed.version
+        gathered = Gathered(v.lineage, v.number, self.sealed.label, {})
+        return self._start(gathered, self.plan, together, now, repair=self.sealed)
+
+    def _welcome(self) -> list[object]:
+        new = [known for known in self.engines.values() if not known.welcomed]
+        for known in new:
+            known.welcomed = True
+        return [e.SendWelcome(known.engine, self.term) for known in new]
+
+    # --- time and status ---
+
+    def _tick(self, event: e.Tick, now: float) -> list[object]:
+        sync = self.sync
+        if sync is None:
+            return self._next(now)
+        if self.state in _UNDECIDED and now >= sync.deadline:
+            waiting = (MemberState.GRANTING, MemberState.STAGING)
+            for member in sync.live(*waiting):
+                lack = f"{len(member.pending)} routes" if member.pending else "its handshake"
+                message = f"{member.engine.name}: {lack} unfinished after {now - sync.started:.1f} s"
+                sync.out(member, "Failed", "DeadlineExceeded", message)
+            if self.state is CoordinatorState.STAGING and sync.live() and sync.decide() is None:
+                return self._abort("ShardsMissing", "a source did not report its shard by the deadline", now)
+            return self._advance(now)
+        return [
+            self._send_commit(sync, member, now)
+            for member in sync.live(MemberState.COMMITTING)
+            if member.retry_at is not None and member.retry_at <= now
+        ]
+
+    def _status(self, event: e.StatusSeen, now: float) -> list[object]:
+        known = self.engines.get(event.engine)
+        if known is None or event.status is None:
+            return []
+        status, sealed = event.status, self.sealed
+        if status.incarnation != known.engine.incarnation:
+            return []
+        if sealed is not None and status.version == sealed.version.name and status.journal == "Current":
+            self._current(event.engine, status.version)
+        elif known.standing is Standing.CURRENT:
+            known.standing, known.version, known.retry_at = Standing.BEHIND, status.version, now
+            known.reason, known.message = "EngineChanged", f"{known.engine.name} serves {status.version or 'nothing'}"
+        return [e.Changed(), *self._next(now)]
+
+    def member(self, event: "e.GrantGiven | e.GrantRefused | e.CommitDone | e.CommitFailed") -> Member | None:
+        """The member of the running sync that the event is about; None for a late one."""
+        if self.sync is None or event.sync != self.sync.id:
+            return None
+        found = self.sync.members.get(event.engine)
+        return found if found is not None and found.live else None
+
+
+_S = CoordinatorState
+_UNDECIDED = (_S.GRANTING, _S.STAGING)
+_ANY = tuple(_S)
+
+
+def _of_sync(machine: Coordinator, sync: str) -> bool:
+    return machine.sync is not None and machine.sync.id == sync
+
+
+def _everywhere(event: type, effect: object, name: str) -> dict[tuple[object, type], tuple[Row, ...]]:
+    return {(state, event): (Row(None, effect, name=name, may=_ANY),) for state in _S}  # type: ignore[arg-type]
+
+
+def _late(event: type, *states: CoordinatorState) -> dict[tuple[object, type], tuple[Row, ...]]:
+    return {(state, event): (Row(state, name="late: of a member or a sync that has ended"),) for state in states}
+
+
+Coordinator.table = {
+    **_everywhere(e.PlanChanged, Coordinator._plan, "take the plan; drop members that left it"),
+    **_everywhere(e.Published, Coordinator._publish, "begin, or queue and supersede an undecided repair"),
+    **_everywhere(e.Tick, Coordinator._tick, "deadlines, repeated commits, repairs"),
+    **_everywhere(e.StatusSeen, Coordinator._status, "an engine that changed is repaired"),
+    **{
+        (state, e.PublishBroken): (Row(None, Coordinator._broken, name="that version is never whole", may=_ANY),)
+        for state in (_S.IDLE, _S.GRANTING, _S.STAGING)
+    },
+    **_late(e.PublishBroken, _S.DECIDING, _S.COMMITTING),
+    **_late(e.GrantGiven, _S.IDLE, _S.STAGING, _S.DECIDING, _S.COMMITTING),
+    **_late(e.GrantRefused, _S.IDLE, _S.STAGING, _S.DECIDING, _S.COMMITTING),
+    (_S.GRANTING, e.GrantGiven): (
+        Row(None, Coordinator._granted, lambda m, ev: m.member(ev) is not None, "granted", (_S.STAGING, _S.IDLE)),
+        Row(_S.GRANTING, name="late: of a member or a sync that has ended"),
+    ),
+    (_S.GRANTING, e.GrantRefused): (
+        Row(None, Coordinator._not_granted, lambda m, ev: m.member(ev) is not None, "take it out", _ANY),
+        Row(_S.GRANTING, name="late: of a member or a sync that has ended"),
+    ),
+    **_late(e.OrderRefused, _S.IDLE, _S.GRANTING, _S.DECIDING, _S.COMMITTING),
+    (_S.STAGING, e.OrderRefused): (
+        Row(None, Coordinator._no_order, lambda m, ev: _of_sync(m, ev.sync), "take its engines out", _ANY),
+        Row(_S.STAGING, name="late: of a member or a sync that has ended"),
+    ),
+    **_late(e.ShardFilled, _S.IDLE, _S.GRANTING, _S.DECIDING, _S.COMMITTING),
+    (_S.STAGING, e.ShardFilled): (
+        Row(None, Coordinator._shard, lambda m, ev: _of_sync(m, ev.shard.sync), "note its digests", _ANY),
+        Row(_S.STAGING, name="late: of a member or a sync that has ended"),
+    ),
+    **_late(e.RouteEnded, _S.IDLE, _S.GRANTING, _S.DECIDING, _S.COMMITTING),
+    (_S.STAGING, e.RouteEnded): (
+        Row(None, Coordinator._route, lambda m, ev: _of_sync(m, ev.end.sync), "verified, or taken out", _ANY),
+        Row(_S.STAGING, name="late: of a member or a sync that has ended"),
+    ),
+    (_S.DECIDING, e.DecisionPersisted): (
+        Row(_S.COMMITTING, Coordinator._commit, lambda m, ev: bool(m.sync.live()), "commit"),
+        Row(None, Coordinator._commit, name="every member left meanwhile", may=(_S.IDLE, _S.GRANTING)),
+    ),
+    **_late(e.CommitDone, _S.IDLE, _S.GRANTING, _S.STAGING, _S.DECIDING),
+    **_late(e.CommitFailed, _S.IDLE, _S.GRANTING, _S.STAGING, _S.DECIDING),
+    (_S.COMMITTING, e.CommitDone): (
+        Row(None, Coordinator._committed, lambda m, ev: m.member(ev) is not None, "current", _ANY),
+        Row(_S.COMMITTING, name="late: of a member or a sync that has ended"),
+    ),
+    (_S.COMMITTING, e.CommitFailed): (
+        Row(None, Coordinator._not_committed, lambda m, ev: m.member(ev) is not None, "again, or taken out", _ANY),
+        Row(_S.COMMITTING, name="late: of a member or a sync that has ended"),
+    ),
+}

@@ -1,0 +1,275 @@
+"""Which version one engine serves. Rules:
+
+- torn first: the journal says Torn and the engine is paused before a byte may reach engine memory, and both stay
+  so until every step of a commit is done; a failed step leaves it paused, and a commit starts from the pause;
+- a new life of the engine's process is paused at once unless it never held a version, and gets its version back
+  from the sealed arena where there is one;
+- a commit for the version that it serves already is answered at once: commits are idempotent;
+- the gate is True only while the engine is whole, and does not flip in a routine commit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from weightsync.version import Version
+from weightsync_agent.journal.records import Fresh, Keep, PauseAndReseed, Reapply, Recovery
+from weightsync_agent.protocol.table import Machine, Row
+
+
+class LeaderState(Enum):
+    """What the engine is."""
+
+    ABSENT = "it does not answer"
+    LOOKING = "it answers; its parameters are compared with its layout, its arenas are pinned"
+    REFUSED = "its parameters are not what its layout says: it is never written to"
+    FRESH = "it serves the checkpoint that it started with"
+    CURRENT = "it serves one whole version"
+    COMMITTING = "it is paused, or about to be; its memory may be torn"
+    TORN = "it is paused and waits for a commit"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The engine answers."""
+
+
+@dataclass(frozen=True)
+class Silent:
+    """The engine does not answer."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """It was described. problem: why it cannot be fed, "" where it can."""
+
+    incarnation: str
+    recovery: Recovery
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class LookFailed:
+    """It could not be described."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class LifeChanged:
+    """It names another version than the one that it was left with: another process."""
+
+    found: str
+
+
+@dataclass(frozen=True)
+class CommitAsked:
+    """The arenas are sealed as this version. steps: engines/sequence.py for this engine."""
+
+    version: Version
+    grants: tuple[tuple[int, str], ...]
+    steps: Sequence[Enum]
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """The running step succeeded."""
+
+
+@dataclass(frozen=True)
+class StepFailed:
+    """The running step failed; whether it had an effect is unknown."""
+
+    reason: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True)
+class Welcomed:
+    """The coordinator knows no version; open: the initial gate."""
+
+    open: bool
+
+
+@dataclass(frozen=True)
+class Look:
+    """Action: describe the engine, compare, pin; then Seen or LookFailed."""
+
+
+@dataclass(frozen=True)
+class RunStep:
+    """Action: run one step of a commit; then StepDone or StepFailed."""
+
+    step: Enum
+    version: Version
+    grants: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class KeepPaused:
+    """Action: pause the engine until it is, in the background."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class AnswerCommit:
+    """Action: every step is done."""
+
+
+@dataclass(frozen=True)
+class AnswerFailure:
+    """Action: the commit failed."""
+
+    reason: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True)
+class SetGate:
+    """Action: the pod's readiness gate."""
+
+    open: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Action: what we say of ourselves changed."""
+
+
+class EngineLeader(Machine[LeaderState]):
+    """See the module's rules."""
+
+    def __init__(self) -> None:
+        super().__init__(LeaderState.ABSENT)
+        self.incarnation = ""
+        self.version: Version | None = None
+        self.problem = ""
+        self.steps: tuple[Enum, ...] = ()
+        self.at = 0
+        self.target: Version | None = None
+        self.grants: tuple[tuple[int, str], ...] = ()
+
+    def expects(self, weight_version: str, base: str) -> bool:
+        """The engine's name of its version is the one that it was left with. base: what a fresh one said."""
+        if self.state is LeaderState.CURRENT and self.version is not None:
+            return weight_version == self.version.name
+        if self.state is LeaderState.FRESH:
+            return weight_version == base
+        return True
+
+    def _gone(self, event: Silent, now: float) -> list[object]:
+        self.incarnation = ""
+        return [SetGate(False, "EngineGone", "the engine does not answer"), Announce()]
+
+    def _seen(self, event: Seen, now: float) -> list[object]:
+        self.incarnation, self.problem = event.incarnation, event.problem
+        if event.problem:
+            self.state = LeaderState.REFUSED
+            return [SetGate(False, "EngineRefused", event.problem), Announce()]
+        match event.recovery:
+            case Keep(version):
+                self.state, self.version = LeaderState.CURRENT, version
+                return [SetGate(True, "Current", version.name), Announce()]
+            case Fresh():
+                self.state, self.version = LeaderState.FRESH, None
+                return [Announce()]
+            case PauseAndReseed(reason):
+                self.state, self.version = LeaderState.TORN, None
+                return [SetGate(False, "Torn", reason), KeepPaused(reason), Announce()]
+            case Reapply(version, _, grants, reason):
+                self.state, self.target = LeaderState.TORN, version
+                self.grants = tuple(sorted(grants.items()))
+                return [SetGate(False, "Reapplying", reason), KeepPaused(reason), Announce()]
+
+    def _again(self, event: LookFailed, now: float) -> list[object]:
+        return []
+
+    def _changed(self, event: LifeChanged, now: float) -> list[object]:
+        reason = f"the engine's process was replaced: it names version {event.found!r}"
+        return [SetGate(False, "EngineRestarted", reason), Look()]
+
+    def _commit(self, event: CommitAsked, now: float) -> list[object]:
+        self.target, self.grants = event.version, event.grants
+        self.steps, self.at = tuple(event.steps), 0
+        return [self._run()]
+
+    def _run(self) -> RunStep:
+        if self.target is None:
+            raise ValueError("a commit without a version")
+        return RunStep(self.steps[self.at], self.target, self.grants)
+
+    def _step(self, event: StepDone, now: float) -> list[object]:
+        self.at += 1
+        return [self._run()]
+
+    def _done(self, event: StepDone, now: float) -> list[object]:
+        self.version = self.target
+        return [AnswerCommit()]
+
+    def _failed(self, event: StepFailed, now: float) -> list[object]:
+        step = self.steps[self.at].name
+        message = f"step {step} of {self.target.name if self.target else '?'}: {event.message}"
+        self.version = None
+        return [
+            SetGate(False, "Torn", message),
+            KeepPaused(message),
+            AnswerFailure(event.reason, message, event.retryable),
+        ]
+
+    def _welcome(self, event: Welcomed, now: float) -> list[object]:
+        if event.open:
+            return [SetGate(True, "BaseCheckpoint", "nothing has been published yet")]
+        return [SetGate(False, "InitialGateClosed", "nothing has been published yet")]
+
+    def serves(self, version: Version) -> bool:
+        """The engine holds that version whole."""
+        return self.state is LeaderState.CURRENT and self.version == version
+
+
+_S = LeaderState
+_LOOKED = (_S.REFUSED, _S.CURRENT, _S.FRESH, _S.TORN)
+EngineLeader.table = {
+    (_S.ABSENT, Answers): (Row(_S.LOOKING, lambda m, e, now: [Look()], name="look at it"),),
+    (_S.ABSENT, Silent): (Row(_S.ABSENT, name="still silent"),),
+    (_S.LOOKING, Silent): (Row(_S.ABSENT, EngineLeader._gone, name="gone"),),
+    (_S.LOOKING, Answers): (Row(_S.LOOKING, name="being looked at"),),
+    (_S.LOOKING, Seen): (Row(None, EngineLeader._seen, name="what its journal and arenas allow", may=_LOOKED),),
+    (_S.LOOKING, LookFailed): (Row(_S.ABSENT, EngineLeader._again, name="look again when it answers"),),
+    **{
+        (state, event): row
+        for state in _LOOKED
+        for event, row in (
+            (Answers, (Row(state, name="as before"),)),
+            (Silent, (Row(_S.ABSENT, EngineLeader._gone, name="gone"),)),
+            (LifeChanged, (Row(_S.LOOKING, EngineLeader._changed, name="another life: look at it"),)),
+        )
+    },
+    **{
+        (state, CommitAsked): (Row(_S.COMMITTING, EngineLeader._commit, name="torn first, then apply"),)
+        for state in (_S.FRESH, _S.TORN)
+    },
+    (_S.CURRENT, CommitAsked): (
+        Row(_S.CURRENT, lambda m, e, now: [AnswerCommit()], lambda m, e: m.serves(e.version), "served already"),
+        Row(_S.COMMITTING, EngineLeader._commit, name="torn first, then apply"),
+    ),
+    (_S.COMMITTING, StepDone): (
+        Row(_S.COMMITTING, EngineLeader._step, lambda m, e: m.at + 1 < len(m.steps), "the next step"),
+        Row(_S.CURRENT, EngineLeader._done, name="the version is served"),
+    ),
+    (_S.COMMITTING, StepFailed): (Row(_S.TORN, EngineLeader._failed, name="paused until a commit succeeds"),),
+    (_S.COMMITTING, Answers): (Row(_S.COMMITTING, name="as before"),),
+    (_S.COMMITTING, Silent): (Row(_S.COMMITTING, name="the running step will fail"),),
+    (_S.COMMITTING, LifeChanged): (
+        Row(_S.COMMITTING, name="the running step will fail, or the next look will tell"),
+    ),
+    (_S.FRESH, Welcomed): (Row(_S.FRESH, EngineLeader._welcome, name="the initial gate"),),
+    **{
+        (state, Welcomed): (Row(state, name="it has a version, or none that it may serve"),)
+        for state in (_S.ABSENT, _S.LOOKING, _S.REFUSED, _S.CURRENT, _S.COMMITTING, _S.TORN)
+    },
+}
