@@ -6,15 +6,13 @@ come whole, by a rename; a writer that does not is waited for until its file has
 
 import asyncio
 from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from weightsync import names
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError
+from weightsync.hook import HOOK_FILE
 
-HOOK_FILE = "weightsync_hook.py"
 OPEN = 0o777  # engine or trainer create files there
 READABLE = 0o755  # only the agent does
 POLL_SECONDS = 0.2
@@ -57,7 +55,7 @@ class Volume:
         """Where engine rank ``rank`` leaves its copy program."""
         return self.layouts / f"rank-{rank}.json"
 
-    def prepare(self, hook_source: Traversable | None = None) -> None:
+    def prepare(self, hook_source: Path = HOOK_FILE) -> None:
         """Make the folders and lay the hook into its own. Once, before the engine starts.
 
         hook_source: the hook's text; the sdk's by default. Raises InputError where the volume cannot be written.
@@ -71,8 +69,7 @@ class Volume:
                 (self.python, READABLE),
             ):
                 _folder(folder, mode)
-            source = hook_source or resources.files("weightsync") / "hook" / HOOK_FILE
-            _lay(source.read_bytes(), self.python / HOOK_FILE)
+            _lay(hook_source.read_bytes(), self.python / HOOK_FILE.name)
         except OSError as error:
             raise InputError(
                 f"{error.filename or self.directory}: {error.strerror}: the agent needs a volume at "

@@ -9,6 +9,7 @@ import pytest
 
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
 from weightsync.errors import InputError
+from weightsync.hook import HOOK_FILE
 from weightsync.layout import lay_out
 from weightsync_agent.volume import Volume
 
@@ -79,6 +80,14 @@ def test_preparing_again_changes_nothing_that_is_right(volume: Volume, hook: Pat
     volume.prepare(hook)
     assert laid.read_bytes() == HOOK + b"RELEASE = 2\n"
     assert [path.name for path in volume.python.iterdir()] == ["weightsync_hook.py"]
+
+
+def test_the_hook_is_the_sdks(tmp_path: Path) -> None:
+    """By default the engine gets the file that the sdk carries, byte for byte, and no other of its folder."""
+    volume = Volume(tmp_path / "volume")
+    volume.prepare()
+    assert (volume.python / "weightsync_hook.py").read_bytes() == HOOK_FILE.read_bytes()
+    assert len(list(volume.python.iterdir())) == 1
 
 
 def test_a_volume_that_cannot_be_written_is_named(tmp_path: Path, hook: Path) -> None:
