@@ -60,10 +60,18 @@ class Refused(PeerError):
 
 
 class TransferError(WeightSyncError):
-    """Mooncake could not move the bytes."""
+    """Mooncake could not move the bytes.
 
-    reason = "TransferFailed"
+    quiet: no byte of the failed call can land in the target's region any more. Where it is False, only the end of
+    the receiving process makes that region quiet.
+    """
+
     retryable = True
+
+    def __init__(self, message: str, *, reason: str = "TransferFailed", quiet: bool = False) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.quiet = quiet
 
 
 class EngineError(WeightSyncError):
