@@ -82,15 +82,15 @@ class FusedAttention(nn.Module):
         c = self.config
         batch, positions, _ = x.shape
         fused = functional.linear(x, self.qkv_proj.weight).view(batch, positions, -1, c.head_dim).transpose(1, 2)
-        q_stop, k_stop = c.heads, c.heads + c.kv_heads
-        q, k, v = fused[:, :q_stop], fused[:, q_stop:k_stop], fused[:, k_stop:]
+        turned = rotate(fused[:, : c.heads + c.kv_heads], *turn)
+        q, k, v = turned[:, : c.heads], turned[:, c.heads :], fused[:, c.heads + c.kv_heads :]
         start, stop = cache.length, cache.length + positions
-        cache.keys[at, :, :, start:stop] = rotate(k, *turn)
+        cache.keys[at, :, :, start:stop] = k
         cache.values[at, :, :, start:stop] = v
         keys, values = cache.keys[at, :, :, :stop], cache.values[at, :, :, :stop]
         # Heads that share a KV head stand together: (batch, kv_heads, heads / kv_heads x positions, head_dim).
         shared = c.heads // c.kv_heads
-        q = rotate(q, *turn).reshape(batch, c.kv_heads, shared * positions, c.head_dim)
+        q = q.reshape(batch, c.kv_heads, shared * positions, c.head_dim)
         scores = torch.matmul(q, keys.transpose(2, 3)) * c.head_dim**-0.5
         if mask is not None:
             scores = scores + mask.repeat(shared, 1)
