@@ -66,9 +66,10 @@ class TransferError(WeightSyncError):
     the receiving process makes that region quiet.
     """
 
+    reason = "TransferFailed"
     retryable = True
 
-    def __init__(self, message: str, *, reason: str = "TransferFailed", quiet: bool = False) -> None:
+    def __init__(self, message: str, *, reason: str = reason, quiet: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
         self.quiet = quiet

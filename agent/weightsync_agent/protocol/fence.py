@@ -44,6 +44,7 @@ class OpenGrant:
     lineage: str
     number: int
     program: str
+    writers: frozenset[str] = frozenset()
     open: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
 

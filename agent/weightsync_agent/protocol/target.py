@@ -168,8 +168,8 @@ class Target(Machine[TargetState]):
         """The open grant of that name. Raises Refused for another, or for a writer that it does not name."""
         if self.grant is None or self.grant.grant != grant or self.state is not TargetState.FILLING:
             raise Refused(f"grant {grant} is not open at rank {self.rank}", reason="GrantClosed")
-        if writer is not None and writer not in self.grant.open:
-            raise Refused(f"{writer} has no open part in grant {grant}", reason="NotAWriter", status=403)
+        if writer is not None and writer not in self.grant.writers:
+            raise Refused(f"{writer} is no writer of grant {grant}", reason="NotAWriter", status=403)
         return self.grant
 
     def missing(self) -> str:
@@ -216,8 +216,9 @@ class Target(Machine[TargetState]):
 
     def _open(self, event: Ask) -> OpenGrant:
         r = event.request
+        writers = frozenset(w.key for w in r.writers)
         return OpenGrant(
-            event.grant, r.term, r.coordinator, r.sync, r.lineage, r.number, r.program, {w.key for w in r.writers}
+            event.grant, r.term, r.coordinator, r.sync, r.lineage, r.number, r.program, writers, set(writers)
         )
 
     def _begin(self, grant: OpenGrant) -> list[object]:

@@ -6,7 +6,11 @@ POST /v1/publishes/{id}/names        the names it saw; answers the buckets of ea
 POST /v1/publishes/{id}/filled       buckets that are full: they are written from now on
 POST /v1/publishes/{id}/copied       everything is full: the tensors may change again
 POST /v1/publishes/{id}/failed       the trainer's input raised or was wrong; it was exhausted all the same
-GET  /v1/publishes/{id}/outcome      long poll
+GET  /v1/publishes/{id}/outcome      long poll: ?wait=SECONDS bounds it; not ended by then: answered as it stands
+
+A Publisher says connect again on each new connection, with the nonce that it had, and sends a request again where a
+kept connection turns out to be closed: every request may come twice. Paths of programs and arenas are relative to
+the volume, or absolute.
 """
 
 from typing import Annotated
@@ -58,9 +62,13 @@ class Replica(WireRecord):
 
 
 class BeginAnswer(WireRecord):
-    """id names this publish from here on; no replicas: nobody to feed."""
+    """id names this publish from here on; no replicas: nobody to feed.
+
+    version: the name that engines will report, ``<lineage>.<number>``; empty where it is not known yet.
+    """
 
     id: str
+    version: str = ""
     replicas: tuple[Replica, ...] = ()
 
 

@@ -1,10 +1,13 @@
 """Agent to agent, version 1. Who calls whom:
 
-source -> coordinator   POST /v1/publishes   rank's n-th publish; answers when every rank's is there
+source -> coordinator   POST /v1/publishes   a rank called publish(); answers when every rank has
                         POST /v1/names       checkpoint names of a stage; answers what the stage owns
-                        POST /v1/shards      digests of a filled shard, once per publish and program
+                        POST /v1/shards      digests of a filled shard, once per order and program
                         POST /v1/routes      one route ended: verified, or failed with a reason
-                        GET  /v1/publishes/{number}/outcome
+                        POST /v1/trouble     a rank's part of a version will never be whole
+                        GET  /v1/outcomes/{lineage}/{number}?wait=seconds
+coordinator -> source   POST /v1/orders      what to write to whom
+                        POST /v1/orders/end  the sync is over
 coordinator -> target   POST /v1/grants      may these writers fill your arena? (the handshake)
                         POST /v1/commits     (to the engine's leader) apply what was verified; idempotent
                         POST /v1/welcome     (to the leader) nothing was published yet: the gate may open
@@ -293,3 +296,31 @@ class OrderEnd(WireRecord):
     term: Term
     writer: WriterId
     version: Version | None = None
+
+
+class PublishAnswer(WireRecord):
+    """All ranks are there: the version of this publish (its root is not known yet)."""
+
+    lineage: Hex16
+    number: Annotated[int, Field(ge=1)]
+
+
+class PublishTrouble(WireRecord):
+    """A rank's part of a version will never be whole."""
+
+    writer: WriterId
+    lineage: Hex16
+    number: Annotated[int, Field(ge=1)]
+    reason: str
+    message: str
+
+
+class Accepted(WireRecord):
+    """The request was taken; what comes of it is told otherwise."""
+
+
+class OrderFor(WireRecord):
+    """An order, and the rank of the called agent that is to carry it out."""
+
+    writer: WriterId
+    order: SyncOrder

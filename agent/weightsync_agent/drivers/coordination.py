@@ -1,0 +1,301 @@
+"""Runs protocol.coordinator.Coordinator: messages in, actions out as requests, files and timers."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from weightsync.errors import PeerError, Refused, WeightSyncError
+from weightsync.plan import Plan
+from weightsync.report import Report
+from weightsync.version import version_name
+from weightsync.wire.v1 import (
+    Accepted,
+    AgentStatus,
+    Capabilities,
+    CommitAnswer,
+    Grant,
+    NamesAnswer,
+    NamesRequest,
+    OrderEnd,
+    OrderFor,
+    PublishAnswer,
+    PublishOutcome,
+    PublishRequest,
+    PublishTrouble,
+    RouteEnd,
+    ShardDigests,
+    Welcome,
+)
+from weightsync_agent.drivers.naming import Naming
+from weightsync_agent.drivers.programs import Programs
+from weightsync_agent.journal.file import StateFile
+from weightsync_agent.journal.records import Decision
+from weightsync_agent.observability import metrics
+from weightsync_agent.peers.client import PeerClient, Unreachable
+from weightsync_agent.protocol import events as e
+from weightsync_agent.protocol.coordinator import Coordinator, Standing
+from weightsync_agent.protocol.gather import Gather
+from weightsync_agent.protocol.reporting import report_of
+
+log = structlog.get_logger(__name__)
+
+TICK = 0.2  # seconds between two looks at deadlines, while this agent coordinates
+KEPT = 64  # outcomes that can still be asked for
+STATUS = 1.0  # seconds between two questions to an engine that is not current
+RETRYABLE = frozenset({"EngineFailed", "EngineSilent", "Busy", "NoWorker"})  # a commit may succeed a moment later
+STATUS_CURRENT = 15.0  # and to one that is: a restart is told by its announcement, this is for plan files
+
+
+class Coordination:
+    """The coordinator's part of one source agent. Every source agent has one; only the plan's acts."""
+
+    def __init__(
+        self,
+        uid: str,
+        ours: Capabilities,
+        *,
+        client: PeerClient,
+        programs: Programs,
+        decisions: StateFile[Decision],
+        publish_report: Callable[[Report], Awaitable[None]],
+        stall_seconds: float,
+        status_current: float = STATUS_CURRENT,
+    ) -> None:
+        self.machine = Coordinator(uid, ours, stall_seconds=stall_seconds)
+        self._client = client
+        self._programs = programs
+        self._decisions = decisions
+        self._report = publish_report
+        self._stall = stall_seconds
+        self._status_current = status_current
+        self._gather = Gather()
+        self._naming = Naming()
+        self._waiting: dict[int, asyncio.Future[PublishAnswer]] = {}
+        self._outcomes: OrderedDict[str, asyncio.Future[PublishOutcome]] = OrderedDict()
+        self._asked: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+
+    # --- events from outside ---
+
+    def plan(self, plan: Plan) -> None:
+        """A new plan."""
+        self._feed(e.PlanChanged(plan))
+        if self.machine.active and self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick())
+
+    def _coordinating(self) -> Plan:
+        plan = self.machine.plan
+        if plan is None or plan.coordinator != self.machine.uid:
+            raise Refused(f"{self.machine.uid} does not coordinate", reason="NotCoordinator")
+        return plan
+
+    async def publishes(self, request: PublishRequest) -> PublishAnswer:
+        """A rank called publish(): answers once all ranks have. Raises Refused at the deadline, naming who lacks."""
+        plan = self._coordinating()
+        rank = request.writer.rank
+        gathered, replaced = self._gather.add(request)
+        if replaced is not None:
+            self._answer(rank, Refused(f"rank {rank} began another publish", reason="Superseded"))
+        mine = self._waiting[rank] = asyncio.get_running_loop().create_future()
+        if gathered is not None:
+            self._expect(version_name(gathered.lineage, gathered.number))
+            for each in list(self._waiting):
+                self._answer(each, PublishAnswer(lineage=gathered.lineage, number=gathered.number))
+            self._feed(e.Published(gathered))
+        try:
+            return await asyncio.wait_for(asyncio.shield(mine), plan.strategy.deadline_seconds)
+        except TimeoutError:
+            raise Refused(
+                f"ranks {self._gather.missing()} did not call publish() within {plan.strategy.deadline_seconds} s",
+                reason="RanksMissing",
+                status=504,
+            ) from None
+
+    def _answer(self, rank: int, what: PublishAnswer | Refused) -> None:
+        future = self._waiting.pop(rank, None)
+        if future is not None and not future.done():
+            future.set_exception(what) if isinstance(what, Refused) else future.set_result(what)
+
+    async def names(self, request: NamesRequest) -> NamesAnswer:
+        """What the caller's stage owns of the program."""
+        plan = self._coordinating()
+        stages = {
+            route.stage
+            for engine in plan.engines
+            for target in engine.targets
+            if target.rank.program == request.program
+            for route in target.routes
+        }
+        program = await self._programs.get(request.program)
+        owned = await self._naming.add(request, program, stages | {request.stage}, plan.strategy.deadline_seconds)
+        return NamesAnswer(owned=tuple(sorted(owned)))
+
+    async def shards(self, shard: ShardDigests) -> Accepted:
+        """A shard is digested."""
+        self._feed(e.ShardFilled(shard))
+        return Accepted()
+
+    async def routes(self, end: RouteEnd) -> Accepted:
+        """A route ended."""
+        self._feed(e.RouteEnded(end))
+        return Accepted()
+
+    async def trouble(self, trouble: PublishTrouble) -> Accepted:
+        """A version will never be whole."""
+        log.warning("publish broken", reason=trouble.reason, message=trouble.message)
+        self._feed(e.PublishBroken(trouble.lineage, trouble.number, trouble.reason, trouble.message))
+        return Accepted()
+
+    async def outcome(self, lineage: str, number: int, wait: float) -> PublishOutcome:
+        """Long poll for a publish's outcome."""
+        future = self._outcomes.get(version_name(lineage, number))
+        if future is None:
+            raise Refused(f"no publish {lineage}.{number} is known here", reason="UnknownPublish", status=404)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), wait)
+        except TimeoutError:
+            return PublishOutcome(ended=False)
+
+    # --- the machine ---
+
+    def _feed(self, event: object) -> None:
+        for action in self.machine.handle(event, time.monotonic()):
+            match action:
+                case e.Outcome(lineage, number, outcome):
+                    self._expect(version_name(lineage, number)).set_result(outcome)
+                    metrics.PUBLISHES.labels(outcome=outcome.reason or "Decided").inc()
+                case e.Changed():
+                    self._spawn(self._report(report_of(self.machine)))
+                case _:
+                    self._spawn(self._do(action))
+
+    def _expect(self, name: str) -> "asyncio.Future[PublishOutcome]":
+        future = self._outcomes.get(name)
+        if future is None:
+            future = self._outcomes[name] = asyncio.get_running_loop().create_future()
+            while len(self._outcomes) > KEPT:
+                self._outcomes.popitem(last=False)
+        return future
+
+    async def _do(self, action: object) -> None:
+        match action:
+            case e.AskGrant():
+                await self._ask_grant(action)
+            case e.SendOrder():
+                await self._send_order(action)
+            case e.PersistDecision(sync, term, version, label, programs):
+                decision = Decision(sync=sync, version=version, label=label, term=term, programs=dict(programs))
+                await asyncio.to_thread(self._decisions.write, decision)
+                self._feed(e.DecisionPersisted(sync))
+            case e.SendCommit():
+                await self._send_commit(action)
+            case e.EndOrder():
+                await self._end_order(action)
+            case e.SendWelcome():
+                await self._welcome(action)
+            case _:
+                raise TypeError(f"no such action: {action!r}")
+
+    async def _ask_grant(self, action: e.AskGrant) -> None:
+        request, target = action.request, action.target
+        sync = request.sync
+        try:
+            grant = await self._client.call(target.address, "/v1/grants", Grant, request, timeout=self._stall)
+        except PeerError as error:
+            message = f"handshake with {target.pod}, rank {request.rank}: {error}"
+            self._feed(e.GrantRefused(sync, action.engine, request.rank, error.reason, message))
+        else:
+            self._feed(e.GrantGiven(sync, action.engine, request.rank, grant))
+
+    def _address(self, uid: str) -> str:
+        source = self.machine.plan.source(uid) if self.machine.plan is not None else None
+        if source is None:
+            raise Refused(f"source {uid} left the plan", reason="SourceGone")
+        return source.address
+
+    async def _send_order(self, action: e.SendOrder) -> None:
+        try:
+            body = OrderFor(writer=action.writer, order=action.order)
+            timeout = 2 * self._stall + action.order.stall_seconds
+            await self._client.call(self._address(action.writer.uid), "/v1/orders", Accepted, body, timeout=timeout)
+        except PeerError as error:
+            message = f"source {action.writer.uid}, rank {action.writer.rank}: {error}"
+            self._feed(e.OrderRefused(action.order.sync, action.writer, error.reason, message))
+
+    async def _end_order(self, action: e.EndOrder) -> None:
+        end = OrderEnd(sync=action.sync, term=action.term, writer=action.writer, version=action.version)
+        try:
+            await self._client.persist(
+                self._address(action.writer.uid), "/v1/orders/end", Accepted, end, timeout=self._stall * 2
+            )
+        except PeerError as error:
+            log.warning("a source did not learn that its sync ended", uid=action.writer.uid, why=str(error))
+
+    async def _send_commit(self, action: e.SendCommit) -> None:
+        sync, key = action.request.sync, action.engine.key
+        try:
+            answer = await self._client.call(
+                action.engine.address, "/v1/commits", CommitAnswer, action.request, timeout=action.timeout
+            )
+        except PeerError as error:
+            retryable = isinstance(error, Unreachable) or error.retryable or error.reason in RETRYABLE
+            message = f"commit of {action.engine.name}: {error}"
+            log.warning("commit failed", engine=action.engine.name, reason=error.reason, why=str(error))
+            self._feed(e.CommitFailed(sync, key, error.reason, message, retryable))
+        else:
+            metrics.PAUSE_SECONDS.observe(answer.pause_seconds)
+            self._feed(e.CommitDone(sync, key, answer))
+
+    async def _welcome(self, action: e.SendWelcome) -> None:
+        body = Welcome(term=action.term, coordinator=self.machine.uid)
+        try:
+            await self._client.persist(action.engine.address, "/v1/welcome", Accepted, body, timeout=self._stall)
+        except PeerError as error:
+            log.warning("welcome unanswered", engine=action.engine.name, why=str(error))
+
+    # --- time ---
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            self._feed(e.Tick())
+            if self.machine.sealed is not None:
+                self._ask_status(time.monotonic())
+
+    def _ask_status(self, now: float) -> None:
+        for key, known in self.machine.engines.items():
+            every = self._status_current if known.standing is Standing.CURRENT else STATUS
+            if self.machine.sync is None and now - self._asked.get(key, 0.0) >= every:
+                self._asked[key] = now
+                self._spawn(self._status(key, known.engine.address))
+        self._asked = {key: at for key, at in self._asked.items() if key in self.machine.engines}
+
+    async def _status(self, key: str, address: str) -> None:
+        try:
+            status = await self._client.call(address, "/v1/status", AgentStatus, timeout=self._stall)
+        except PeerError:
+            self._feed(e.StatusSeen(key, None))
+        else:
+            self._feed(e.StatusSeen(key, status))
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)  # type: ignore[arg-type]
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Future[None]") -> None:
+        self._tasks.discard(task)  # type: ignore[arg-type]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            reason = error.reason if isinstance(error, WeightSyncError) else type(error).__name__
+            metrics.ERRORS.labels(part="coordinator", reason=reason).inc()
+            log.error("a task of the coordinator failed", why=str(error), exc_info=error)
+
+    async def close(self) -> None:
+        """Stop all tasks."""
+        for task in [*self._tasks, *([self._ticker] if self._ticker else [])]:
+            task.cancel()
+

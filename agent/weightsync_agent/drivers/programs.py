@@ -1,0 +1,72 @@
+"""Copy programs by digest: own ones from the volume, others fetched from the agents that announced them."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from weightsync.convert.program import CopyProgram
+from weightsync.errors import InputError, PeerError
+from weightsync.plan import Plan
+from weightsync_agent.peers.client import PeerClient
+
+
+class Programs:
+    """A cache in the volume, so that the Publisher can read the program that it is asked to replay."""
+
+    def __init__(self, folder: Path, client: PeerClient, plan: Callable[[], Plan | None]) -> None:
+        self._folder = folder
+        self._client = client
+        self._plan = plan
+        self._known: dict[str, CopyProgram] = {}
+        self._fetching = asyncio.Lock()
+
+    def path(self, digest: str) -> Path:
+        """Where the program lies in the volume."""
+        return self._folder / f"{digest}.json"
+
+    def put(self, program: CopyProgram) -> None:
+        """Keep a program of our own."""
+        path = self.path(program.digest)
+        temporary = path.with_suffix(".new")
+        temporary.write_text(program.model_dump_json())
+        temporary.chmod(0o644)
+        temporary.rename(path)
+        self._known[program.digest] = program
+
+    def text(self, digest: str) -> bytes:
+        """The program as a file's bytes. Raises InputError where it is not here."""
+        try:
+            return self.path(digest).read_bytes()
+        except OSError as error:
+            raise InputError(f"program {digest} is not here") from error
+
+    async def get(self, digest: str) -> CopyProgram:
+        """From memory, the volume, or any agent of the plan that announced it.
+
+        Raises PeerError where no holder answers with the program that it announced.
+        """
+        async with self._fetching:
+            if digest not in self._known:
+                if self.path(digest).exists():
+                    self._known[digest] = CopyProgram.load(self.path(digest))
+                else:
+                    self.put(await self._fetch(digest))
+            return self._known[digest]
+
+    async def _fetch(self, digest: str) -> CopyProgram:
+        plan = self._plan()
+        holders = sorted(
+            {t.address for e in (plan.engines if plan else ()) for t in e.targets if t.rank.program == digest}
+        )
+        problems = []
+        for address in holders:
+            try:
+                text = await self._client.text(address, f"/v1/programs/{digest}", timeout=30.0)
+                program = CopyProgram.read(text, f"{address}, program {digest}")
+            except (PeerError, InputError) as error:
+                problems.append(str(error))
+                continue
+            if program.digest == digest:
+                return program
+            problems.append(f"{address} answered program {program.digest} when asked for {digest}")
+        raise PeerError(f"program {digest} cannot be had: {'; '.join(problems) or 'no engine of the plan holds it'}")
