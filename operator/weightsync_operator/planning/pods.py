@@ -1,0 +1,41 @@
+"""What the planner knows of a pod: built by observe.py from the API, by offline.py from an inventory. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from weightsync.announcement import Announcement
+from weightsync.report import Report
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod, trimmed to what plans need: thousands are kept in memory.
+
+    created: RFC 3339, as the API prints it, so that it sorts; gone: why the pod cannot take part any more
+    ("Terminating", "Failed", "Succeeded"), else ""; problem: why its annotation cannot be read.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    created: str = ""
+    labels: Mapping[str, str] = field(default=NO_LABELS)
+    gone: str = ""
+    announcement: Announcement | None = None
+    problem: str = ""
+    report: Report | None = None
+
+
+def by_age(pods: Iterable[Pod]) -> list[Pod]:
+    """Oldest first; the API counts whole seconds, so that names decide among pods made together."""
+    return sorted(pods, key=lambda pod: (pod.created, pod.name, pod.uid))
+
+
+def listing(names: Iterable[str], limit: int = 5) -> str:
+    """Names for a message, at most ``limit`` of them: ``a, b and 3 more``."""
+    every = list(names)
+    rest = len(every) - limit
+    return ", ".join(every[:limit]) + (f" and {rest} more" if rest > 0 else "")
