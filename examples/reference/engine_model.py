@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reference.config import ModelConfig, checkpoint_shapes
-from reference.parts import Weight, rotary_table, rotate
+from reference.parts import Weight, rms_norm, rotary_table, rotate
 from weightsync.errors import InputError
 
 GROW = 64  # positions: a cache grows by this, and every head's block stays aligned to 64 bytes
@@ -126,9 +126,9 @@ class EngineLayer(nn.Module):
 
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor | None, cache: KVCache, at: int) -> Tensor:
         """As FusedAttention.forward."""
-        shape, eps = (self.config.hidden,), self.config.rms_eps
-        x = x + self.self_attn(functional.rms_norm(x, shape, self.input_layernorm.weight, eps), turn, mask, cache, at)
-        out: Tensor = x + self.mlp(functional.rms_norm(x, shape, self.post_attention_layernorm.weight, eps))
+        eps = self.config.rms_eps
+        x = x + self.self_attn(rms_norm(x, self.input_layernorm.weight, eps), turn, mask, cache, at)
+        out: Tensor = x + self.mlp(rms_norm(x, self.post_attention_layernorm.weight, eps))
         return out
 
 
@@ -181,7 +181,7 @@ class EngineModel(nn.Module):
         for at, layer in enumerate(self.model.layers):
             x = layer(x, turn, mask, cache, at)
         cache.length = stop
-        x = functional.rms_norm(x[:, -1], (self.config.hidden,), self.model.norm.weight, self.config.rms_eps)
+        x = rms_norm(x[:, -1], self.model.norm.weight, self.config.rms_eps)
         head = self.model.embed_tokens if self.config.tied else self.lm_head
         return functional.linear(x, head.weight)
 

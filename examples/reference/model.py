@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from reference.config import ModelConfig
 from reference.engine_model import EngineModel
-from reference.parts import Weight, rotary_table, rotate
+from reference.parts import Weight, rms_norm, rotary_table, rotate
 
 __all__ = ["CheckpointModel", "EngineModel", "ModelConfig"]
 
@@ -67,9 +67,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x: (batch, positions, hidden)."""
-        shape, eps = (self.config.hidden,), self.config.rms_eps
-        x = x + self.self_attn(functional.rms_norm(x, shape, self.input_layernorm.weight, eps), cos, sin)
-        out: Tensor = x + self.mlp(functional.rms_norm(x, shape, self.post_attention_layernorm.weight, eps))
+        eps = self.config.rms_eps
+        x = x + self.self_attn(rms_norm(x, self.input_layernorm.weight, eps), cos, sin)
+        out: Tensor = x + self.mlp(rms_norm(x, self.post_attention_layernorm.weight, eps))
         return out
 
 
@@ -109,7 +109,7 @@ class CheckpointModel(nn.Module):
         x = functional.embedding(ids, self.model.embed_tokens.weight)
         for layer in self.model.layers:
             x = layer(x, cos, sin)
-        x = functional.rms_norm(x, (self.config.hidden,), self.model.norm.weight, self.config.rms_eps)
+        x = rms_norm(x, self.model.norm.weight, self.config.rms_eps)
         head = self.model.embed_tokens if self.config.tied else self.lm_head
         return functional.linear(x, head.weight)
 
