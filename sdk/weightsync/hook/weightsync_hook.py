@@ -171,8 +171,11 @@ def load(model: torch.nn.Module, named_tensors: object) -> None:
     rank = _rank()
     folder = Path(os.environ.get("WEIGHTSYNC_DIR") or "/dev/weightsync") / "hook"
     result: Json = {"id": "", "op": "", "rank": rank, "incarnation": incarnation(), "ok": False, "touched": False}
+    asked = folder / f"request-{rank}.json"
+    if not asked.exists():
+        return  # another rank was asked, or the agent has given up on a call that comes late
     try:
-        request = json.loads((folder / f"request-{rank}.json").read_bytes())
+        request = json.loads(asked.read_bytes())
         result.update(id=request["id"], op=request["op"])
         if request["id"] == STATE.done:
             return  # a call that the agent gave up on came late; the first one's result stands

@@ -462,20 +462,24 @@ def test_a_request_is_run_once(ready: Engine) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        pytest.param(None, "HookFailed", id="no request"),
         pytest.param("{", "HookFailed", id="a request that is no JSON"),
         pytest.param('{"id": "x", "op": "dance"}', "HookFailed", id="an unknown operation"),
         pytest.param('{"id": "x", "op": "apply"}', "HookFailed", id="an apply without fields"),
     ],
 )
-def test_nothing_is_raised_out_of_the_hook(ready: Engine, text: str | None, reason: str) -> None:
+def test_nothing_is_raised_out_of_the_hook(ready: Engine, text: str, reason: str) -> None:
     """An exception would end the engine: it goes into the result file, with the traceback."""
-    if text is not None:
-        (ready.folder / "hook" / "request-0.json").write_text(text)
+    (ready.folder / "hook" / "request-0.json").write_text(text)
     ready.hook.load(ready.model, [])
     result = json.loads((ready.folder / "hook" / "result-0.json").read_text())
     assert (result["ok"], result["reason"]) == (False, reason)
     assert "Traceback" in result["trace"]
+
+
+def test_a_rank_that_was_not_asked_says_nothing(ready: Engine) -> None:
+    """One call runs the hook in every rank: without a request of its own a rank writes no result."""
+    ready.hook.load(ready.model, [])
+    assert list((ready.folder / "hook").iterdir()) == []
 
 
 def test_a_result_that_cannot_be_written_does_not_end_the_engine(
@@ -483,7 +487,6 @@ def test_a_result_that_cannot_be_written_does_not_end_the_engine(
 ) -> None:
     """The agent sees that no result came; the engine's log says why."""
     (ready.folder / "hook" / "request-0.json").write_text('{"id": "x", "op": "describe"}')
-    ready.hook.STATE.done = ""
-    (ready.folder / "hook").rename(ready.folder / "gone")
+    (ready.folder / "hook" / f"result-0.{os.getpid()}.new").mkdir()
     ready.hook.load(ready.model, [])
-    assert "FileNotFoundError" in capsys.readouterr().err
+    assert "IsADirectoryError" in capsys.readouterr().err

@@ -1,0 +1,190 @@
+"""What an engine must offer to be kept current, and the records that cross that line. No I/O here."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field
+
+from weightsync.layout import Layout
+from weightsync.records import Record, WireRecord
+from weightsync.version import Hex32, Hex64
+
+PauseMode = Literal["Abort", "Retract", "InPlace"]
+
+
+class EngineInfo(Record):
+    """What the engine says of itself. weight_version: its name of what it serves; ranks: tp x pp processes.
+
+    refusal: why it cannot be fed, a sentence that names the setting; "" where it can.
+    """
+
+    weight_version: str
+    server_version: str
+    model_path: str = ""
+    tp_size: Annotated[int, Field(ge=1)] = 1
+    pp_size: Annotated[int, Field(ge=1)] = 1
+    refusal: str = ""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of its processes."""
+        return tuple(range(self.tp_size * self.pp_size))
+
+
+class Capabilities(Record):
+    """What this engine's release can do. begin_end: weight-update sessions; flush_with_waiting: the cache can be
+    flushed while requests wait; keys: which keys it is called with ("", "api", "admin")."""
+
+    begin_end: bool
+    flush_with_waiting: bool
+    keys: Literal["", "api", "admin"] = ""
+
+
+class LiveParameter(WireRecord):
+    """One parameter of the running model. tied: the earlier parameter with the very same memory."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    contiguous: bool
+    nbytes: int
+    device: str
+    tied: str = ""
+
+
+class Description(WireRecord):
+    """One rank's process. incarnation: its pid and start time."""
+
+    rank: int
+    incarnation: str
+    parameters: tuple[LiveParameter, ...]
+
+
+class Pinned(WireRecord):
+    """The rank mapped its arena, and pinned it where it has CUDA."""
+
+    rank: int
+    nbytes: int
+    seconds: float
+    pinned: bool
+
+
+class Applied(WireRecord):
+    """The rank copied its arena into its parameters. copy_seconds: the copy alone; unpinned: why it was slow."""
+
+    rank: int
+    nbytes: int
+    seconds: float
+    copy_seconds: float = 0.0
+    pinned: bool = False
+    unpinned: str = ""
+    post_load: bool = False
+
+
+class ReadBack(WireRecord):
+    """What stands in the rank's parameters. equal: all bytes are the arena's, None where none was named."""
+
+    rank: int
+    equal: bool | None = None
+    difference: str = ""
+    digests: dict[str, str] = Field(default_factory=dict)
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+class ArenaRef(Record):
+    """One rank's replica, by paths as the engine's container sees them.
+
+    grant and root must be the sealed header's; incarnation: the process that is meant, "" for whichever runs.
+    """
+
+    rank: Annotated[int, Field(ge=0)]
+    arena: Path
+    program: Path
+    layout: Hex32
+    grant: Hex32
+    root: Hex64
+    incarnation: str = ""
+
+
+class EngineAdapter(Protocol):
+    """One engine. Every method raises EngineError with the engine's own words, its reason and whether to retry.
+
+    describe, pin, apply and readback run inside the engine, between two of its batches. While it serves, they
+    must stand within ``standstill()``: SGLang would otherwise let all running requests end first.
+    """
+
+    async def info(self) -> EngineInfo:
+        """What it says of itself. Not while it is silent: EngineError, reason EngineUnreachable."""
+
+    async def weight_version(self) -> str:
+        """Its name of what it serves: cheap enough to be asked every second."""
+
+    async def ready(self) -> None:
+        """Return once it has generated a token. Not on a paused engine: that would wait for its end."""
+
+    async def capabilities(self) -> Capabilities:
+        """Probed once per incarnation (see ``forget``)."""
+
+    def forget(self) -> None:
+        """The engine has begun a new life: what was probed of the old one is void."""
+
+    def standstill(self) -> AbstractAsyncContextManager[None]:
+        """Stop a serving engine between two batches, go on afterwards; its requests lose nothing."""
+
+    async def describe(self, ranks: Sequence[int]) -> tuple[Description, ...]:
+        """The live parameters of these ranks, in their order."""
+
+    async def pin(self, arenas: Sequence[ArenaRef]) -> tuple[Pinned, ...]:
+        """Map and pin, long before the first pause: pinning takes longer than a copy."""
+
+    async def pause(self, mode: PauseMode) -> None:
+        """No token is generated from here on. Also on an engine that is paused already."""
+
+    async def set_version(self, name: str) -> None:
+        """What it calls its weights, without aborting a request."""
+
+    async def begin(self) -> None:
+        """Open a weight-update session; one that a dead agent left open is closed first."""
+
+    async def apply(self, arenas: Sequence[ArenaRef]) -> tuple[Applied, ...]:
+        """Every rank copies its sealed arena into its parameters. Only on a paused engine."""
+
+    async def end(self) -> None:
+        """Close the weight-update session."""
+
+    async def flush(self, deadline_seconds: float) -> None:
+        """Drop what the old weights left in the KV cache; refusals are retried until the deadline."""
+
+    async def resume(self) -> None:
+        """Generate again."""
+
+    async def readback(
+        self, arenas: Sequence[ArenaRef], *, digests: bool = False, parameters: Sequence[str] = ()
+    ) -> tuple[ReadBack, ...]:
+        """Compare the parameters with the arenas, byte for byte. digests: blake2b-128 of each parameter, too."""
+
+
+def description_problem(description: Description, layout: Layout) -> str:
+    """The first difference between a running rank and the layout that is meant for it, in a sentence; "": none.
+
+    The hook checks the same again before it copies; here it is known before anything is planned.
+    """
+    live = {p.name: p for p in description.parameters}
+    where = f"rank {description.rank}"
+    for row in layout.parameters:
+        if row.name not in live:
+            return f"{where}: {row.describe()} is in the layout and no parameter of the engine"
+        parameter = live[row.name]
+        if (row.dtype, row.shape) != (parameter.dtype, parameter.shape):
+            return f"{where}: {row.describe()} in the layout, {parameter.dtype} {parameter.shape} in the engine"
+        if not parameter.contiguous:
+            return f"{where}: parameter {row.name} is not contiguous in the engine: such are refused"
+    filled = {live[row.name].tied or row.name for row in layout.parameters}
+    for parameter in description.parameters:
+        if (parameter.tied or parameter.name) not in filled:
+            shape = f"{parameter.name} {parameter.dtype} {parameter.shape}"
+            return f"{where}: {shape} of the engine is in no row of the layout"
+    return ""

@@ -1,0 +1,56 @@
+"""The order of a commit for one engine. Pure: the leader runs the steps one at a time, and stops where one fails.
+
+    journal Torn -> pause -> version "torn:V" -> begin -> apply -> end -> flush -> version V -> journal Current
+    -> continue -> gate
+
+A commit starts from the first step always, also after a failure: until the last step the engine is paused, and its
+journal says so. The name "torn:V" stands while bytes move, so that an engine that somebody resumes by hand shows it.
+"""
+
+from enum import Enum
+
+from weightsync_agent.engines.base import Capabilities, PauseMode
+
+FLUSH_SINCE = "0.5.21"  # the first SGLang that can flush while requests wait
+
+
+class Step(Enum):
+    """One step; the value says what has been reached when it is done."""
+
+    JOURNAL_TORN = "whatever happens, the next start takes engine memory for torn"
+    PAUSE = "no token is generated"
+    MARK_TORN = "the engine calls itself torn:V"
+    BEGIN = "the engine expects its weights to change"
+    APPLY = "every rank's parameters hold V"
+    END = "the engine has derived from them what it needs"
+    FLUSH = "nothing of the old weights is left in the KV cache"
+    MARK_CURRENT = "the engine calls itself V"
+    JOURNAL_CURRENT = "the next start takes engine memory for V"
+    CONTINUE = "tokens are generated from V"
+    GATE = "the pod's readiness gate says so"
+
+
+def left_out(capabilities: Capabilities, pause_mode: PauseMode) -> dict[Step, str]:
+    """The steps that this engine's commit goes without, each with the reason."""
+    omitted: dict[Step, str] = {}
+    if not capabilities.begin_end:
+        omitted[Step.BEGIN] = omitted[Step.END] = "the engine's release has no weight-update sessions"
+    if pause_mode == "InPlace":
+        omitted[Step.FLUSH] = "requests stopped in place go on with the KV cache that they have"
+    return omitted
+
+
+def commit_steps(capabilities: Capabilities, pause_mode: PauseMode) -> tuple[Step, ...]:
+    """The steps in their order."""
+    omitted = left_out(capabilities, pause_mode)
+    return tuple(step for step in Step if step not in omitted)
+
+
+def refusal(capabilities: Capabilities, pause_mode: PauseMode) -> str | None:
+    """Why this engine cannot be committed to with that pause mode, None where it can."""
+    if pause_mode == "Retract" and not capabilities.flush_with_waiting:
+        return (
+            f"pauseMode Retract leaves requests waiting, and SGLang before {FLUSH_SINCE} cannot flush its KV cache "
+            f"then: they would go on with prefixes of the old weights. Use pauseMode Abort, or SGLang {FLUSH_SINCE}"
+        )
+    return None

@@ -1,0 +1,296 @@
+"""SGLang: where the engine is paused. Also drives the reference engine of ``examples/``, which speaks the same API.
+
+What holds for every call was seen on a real server (tests/contract): no call to ``/update_weights_from_tensor``
+with its own flush or with a loader that the server does not know (both end it), no ``abort`` pause on top of
+another one while requests run (it never returns, and nothing resumes the server then).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import stamina
+from pydantic import ValidationError
+
+from weightsync.errors import EngineError
+from weightsync.records import WireRecord, first_problem
+from weightsync_agent.engines.base import (
+    Applied,
+    ArenaRef,
+    Capabilities,
+    Description,
+    EngineInfo,
+    PauseMode,
+    Pinned,
+    ReadBack,
+)
+from weightsync_agent.engines.errors import engine_error
+from weightsync_agent.engines.hook_files import HookFiles, combined
+from weightsync_agent.engines.http import Answer, EngineHttp, refused
+from weightsync_agent.engines.keys import Keys
+from weightsync_agent.engines.payload import hook_call
+from weightsync_agent.engines.server_info import ServerInfo, engine_info, parse_server_info, refusal
+
+MODES = {"InPlace": "in_place", "Retract": "retract", "Abort": "abort"}
+SESSION = "/begin_weight_update"
+
+R = TypeVar("R", bound=WireRecord)
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds for one call. control covers an abort pause, which looks only once a second whether it is done."""
+
+    query: float = 5.0
+    control: float = 30.0
+    hook: float = 120.0
+    token: float = 300.0  # the first one waits for kernels to be compiled
+
+
+@dataclass
+class _Life:
+    """What is known of one life of the engine."""
+
+    info: ServerInfo | None = None
+    capabilities: Capabilities | None = None
+    paused: bool | None = None  # None: not known, as after a restart of the agent
+    in_session: bool = False
+
+
+class SGLangEngine:
+    """Implements base.EngineAdapter. ``directory`` is the shared volume as the agent sees it."""
+
+    def __init__(
+        self, url: str, directory: Path, keys: Keys | None = None, deadlines: Deadlines | None = None
+    ) -> None:
+        self._keys = keys or Keys()
+        self._http = EngineHttp(url, self._keys)
+        self._files = HookFiles(directory)
+        self._deadlines = deadlines or Deadlines()
+        self._life = _Life()
+        self._lock = asyncio.Lock()  # one call of the hook at a time: its request files have fixed names
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Drop the connection pool."""
+        await self._http.close()
+
+    def forget(self) -> None:
+        """See EngineAdapter."""
+        self._life = _Life()
+
+    # What it says of itself
+
+    async def info(self) -> EngineInfo:
+        """See EngineAdapter."""
+        model = await self._get("/model_info")
+        return engine_info(model.json, await self._server_info(), await self.capabilities())
+
+    async def weight_version(self) -> str:
+        """See EngineAdapter."""
+        return str((await self._get("/model_info")).json.get("weight_version") or "")
+
+    async def ready(self) -> None:
+        """See EngineAdapter."""
+        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        answer = await self._http.expect("POST", "/generate", body, seconds=self._deadlines.token, control=False)
+        if not answer.json.get("output_ids"):
+            raise engine_error("EngineRefusedCall", f"{self._http.url}/generate: no token: {answer.words}")
+
+    async def capabilities(self) -> Capabilities:
+        """See EngineAdapter. GET on an endpoint that is for POST has no effect: 405 where it is, 404 where not."""
+        if self._life.capabilities is None:
+            info = await self._server_info()
+            answer = await self._http.call("GET", SESSION, seconds=self._deadlines.query)
+            if answer.status not in {404, 405}:
+                raise refused(f"{self._http.url}{SESSION}", answer)
+            self._life.capabilities = Capabilities(
+                begin_end=answer.status == 405,
+                flush_with_waiting=info.flush_with_waiting,
+                keys=self._keys.kind,
+            )
+        return self._life.capabilities
+
+    async def _server_info(self) -> ServerInfo:
+        if self._life.info is None:
+            self._life.info = parse_server_info((await self._get("/server_info")).json)
+        return self._life.info
+
+    async def _get(self, path: str) -> Answer:
+        answer = await self._http.call("GET", path, seconds=self._deadlines.query, control=False)
+        if answer.status != 200 or not answer.json:
+            # No words of the body: /server_info carries the keys in clear.
+            raise engine_error("EngineRefusedCall", f"{self._http.url}{path}: {answer.status}, no information")
+        return answer
+
+    # Pause, version, flush
+
+    async def pause(self, mode: PauseMode) -> None:
+        """See EngineAdapter.
+
+        On an engine that may be paused already, Abort becomes: retract, then abort what waits. A plain abort pause
+        waits for running requests to end, which a paused scheduler never lets them, and blocks every resume.
+        """
+        paused, self._life.paused = self._life.paused, None
+        if mode == "Abort" and paused is not False:
+            await self._control("/pause_generation", {"mode": MODES["Retract"]})
+            await self._control("/abort_request", {"abort_all": True})
+        else:
+            await self._control("/pause_generation", {"mode": MODES[mode]})
+        self._life.paused = True
+
+    async def resume(self) -> None:
+        """See EngineAdapter."""
+        self._life.paused = None
+        await self._control("/continue_generation", {"torch_empty_cache": False})
+        self._life.paused = False
+
+    @asynccontextmanager
+    async def standstill(self) -> AsyncIterator[None]:
+        """See EngineAdapter."""
+        await self.pause("InPlace")
+        try:
+            yield
+        finally:
+            await self.resume()
+
+    async def set_version(self, name: str) -> None:
+        """See EngineAdapter."""
+        await self._control("/update_weight_version", {"new_version": name, "abort_all_requests": False})
+
+    async def flush(self, deadline_seconds: float) -> None:
+        """See EngineAdapter."""
+        try:
+            async for attempt in stamina.retry_context(
+                on=_StillBusy,
+                attempts=None,
+                timeout=deadline_seconds,
+                wait_initial=0.005,
+                wait_max=0.1,
+                wait_jitter=0.005,
+            ):
+                with attempt:
+                    await self._flush_once()
+        except _StillBusy as error:
+            raise engine_error(
+                "FlushRefused", f"{self._http.url}/flush_cache: refused for {deadline_seconds:g} s: {error}"
+            ) from error
+
+    async def _flush_once(self) -> None:
+        answer = await self._http.call("POST", "/flush_cache", {}, seconds=self._deadlines.control)
+        if answer.status == 400:
+            raise _StillBusy(answer.words)
+        if answer.status != 200:
+            raise refused(f"{self._http.url}/flush_cache", answer)
+
+    async def begin(self) -> None:
+        """See EngineAdapter."""
+        answer = await self._http.call("POST", SESSION, {"selector": "target"}, seconds=self._deadlines.control)
+        if answer.status == 400:  # a session is open: an agent before this one died in it
+            await self.end()
+            await self._control(SESSION, {"selector": "target"})
+        elif answer.status != 200:
+            raise refused(f"{self._http.url}{SESSION}", answer)
+        self._life.in_session = True
+
+    async def end(self) -> None:
+        """See EngineAdapter."""
+        await self._control("/end_weight_update", {})
+        self._life.in_session = False
+
+    async def _control(self, path: str, body: Mapping[str, Any]) -> None:
+        await self._http.expect("POST", path, body, seconds=self._deadlines.control)
+
+    # Inside the engine
+
+    async def describe(self, ranks: Sequence[int]) -> tuple[Description, ...]:
+        """See EngineAdapter."""
+        return await self._hook("describe", {rank: {} for rank in ranks}, Description)
+
+    async def pin(self, arenas: Sequence[ArenaRef]) -> tuple[Pinned, ...]:
+        """See EngineAdapter."""
+        return await self._hook("pin", {a.rank: _fields(a) for a in arenas}, Pinned)
+
+    async def apply(self, arenas: Sequence[ArenaRef]) -> tuple[Applied, ...]:
+        """See EngineAdapter."""
+        if self._life.paused is False:
+            raise engine_error("EngineNotPaused", f"{self._http.url}: it serves: pause it first", retryable=False)
+        return await self._hook("apply", {a.rank: _fields(a) for a in arenas}, Applied)
+
+    async def readback(
+        self, arenas: Sequence[ArenaRef], *, digests: bool = False, parameters: Sequence[str] = ()
+    ) -> tuple[ReadBack, ...]:
+        """See EngineAdapter."""
+        more = {"digests": digests, "parameters": list(parameters)}
+        return await self._hook("readback", {a.rank: {**_fields(a), **more} for a in arenas}, ReadBack)
+
+    async def _hook(self, op: str, requests: Mapping[int, Mapping[str, Any]], kind: type[R]) -> tuple[R, ...]:
+        """Run the hook in every rank's process and collect the results of the ranks asked, in their order."""
+        async with self._lock:
+            info, capabilities = await self._server_info(), await self.capabilities()
+            sentence = refusal(info, capabilities)
+            if sentence:
+                raise engine_error("EngineRefused", f"{self._http.url}: {sentence}", retryable=False)
+            # Where there are sessions, no weights call is taken outside of one; a commit opens its own.
+            if not capabilities.begin_end or self._life.in_session:
+                return await self._ask_hook(op, requests, kind, info.tp_size)
+            await self.begin()
+            try:
+                records = await self._ask_hook(op, requests, kind, info.tp_size)
+            except BaseException:
+                with suppress(EngineError):  # the first error counts; the next begin closes what stays open
+                    await self.end()
+                raise
+            await self.end()
+            return records
+
+    async def _ask_hook(
+        self, op: str, requests: Mapping[int, Mapping[str, Any]], kind: type[R], tp_size: int
+    ) -> tuple[R, ...]:
+        failures: dict[int, EngineError] = {}
+        records: list[R] = []
+        ids: dict[int, str] = {}
+        try:
+            for rank, fields in requests.items():
+                ids[rank] = self._files.ask(rank, op, fields)
+            body = hook_call(tp_size)
+            await self._http.expect("POST", "/update_weights_from_tensor", body, seconds=self._deadlines.hook)
+        finally:
+            for rank in ids:
+                self._files.withdraw(rank)
+        for rank, request in ids.items():
+            try:
+                # In a thread: the table of a big model is megabytes of JSON.
+                records.append(await asyncio.to_thread(self._read, rank, request, kind))
+            except EngineError as error:
+                failures[rank] = error
+        if failures:
+            raise combined(failures)
+        return tuple(records)
+
+    def _read(self, rank: int, request: str, kind: type[R]) -> R:
+        result = self._files.answer(rank, request)
+        try:
+            return kind.model_validate(result)
+        except ValidationError as error:
+            raise engine_error("HookSilent", f"rank {rank}: the hook's result: {first_problem(error)}") from error
+
+
+class _StillBusy(EngineError):
+    """The flush was refused: requests run, or wait."""
+
+
+def _fields(arena: ArenaRef) -> dict[str, Any]:
+    """An arena as the hook's request names it."""
+    return arena.model_dump(mode="json", exclude={"rank"})
