@@ -1,0 +1,70 @@
+"""The mapping's tie-breaks, one against the next."""
+
+import pytest
+
+from weightsync_operator.planning.mapping import SourceKey, TargetKey, Wanted, map_stage
+
+
+def s(number: int) -> SourceKey:
+    return SourceKey(f"s{number}", number)
+
+
+def targets(engines: int, ranks: int = 1) -> list[Wanted]:
+    return [Wanted(TargetKey(f"e{e}", r), f"program {r}") for e in range(engines) for r in range(ranks)]
+
+
+def loads(routes: dict[TargetKey, SourceKey]) -> list[int]:
+    found = [source.rank for source in routes.values()]
+    return [found.count(number) for number in sorted(set(found))]
+
+
+@pytest.mark.parametrize(
+    ("sources", "engines", "ranks", "expected"),
+    [
+        pytest.param(1, 3, 1, [0, 0, 0], id="one source takes all"),
+        pytest.param(2, 2, 1, [0, 1], id="source i takes target i"),
+        pytest.param(3, 2, 1, [0, 1], id="a source may have nothing to send"),
+        pytest.param(2, 4, 1, [0, 1, 0, 1], id="among equals the one with least to send, then the first"),
+        pytest.param(2, 2, 2, [0, 1, 0, 1], id="a rank goes to the source that serves it already"),
+        pytest.param(2, 2, 3, [0, 1, 0, 0, 1, 1], id="but nobody carries more than its share"),
+        pytest.param(4, 2, 2, [0, 1, 2, 3], id="idle sources come before those that serve the rank"),
+    ],
+)
+def test_new_mapping(sources: int, engines: int, ranks: int, expected: list[int]) -> None:
+    """From nothing, targets in their order get these sources."""
+    wanted = targets(engines, ranks)
+    routes = map_stage([s(i) for i in range(sources)], wanted, {})
+    assert [routes[w.key].rank for w in wanted] == expected
+
+
+def test_a_new_engine_moves_nobody() -> None:
+    """Routes of the engines that were there stay, even where a fresh mapping would look otherwise."""
+    sources = [s(0), s(1)]
+    before = {TargetKey("e0", 0): s(1), TargetKey("e1", 0): s(0), TargetKey("e2", 0): s(0)}
+    after = map_stage(sources, targets(4), before)
+    assert {key: after[key] for key in before} == before
+    assert after[TargetKey("e3", 0)] == s(1)
+
+
+def test_a_lost_source_moves_its_targets_only() -> None:
+    """The targets of a source that is gone are shared out; others stay."""
+    wanted = targets(6)
+    before = map_stage([s(0), s(1), s(2)], wanted, {})
+    after = map_stage([s(0), s(2)], wanted, before)
+    assert all(after[key] == source for key, source in before.items() if source != s(1))
+    assert loads(after) == [3, 3]
+
+
+def test_uneven_scale_down_moves_the_fewest() -> None:
+    """Where the engines of one source go, only as many targets move as evenness needs, the youngest first."""
+    before = map_stage([s(0), s(1)], targets(6), {})
+    left = [w for w in targets(6) if w.key.uid in {"e0", "e2", "e4", "e5"}]  # three of s0, one of s1
+    after = map_stage([s(0), s(1)], left, before)
+    assert [w.key.uid for w in left if after[w.key] != before[w.key]] == ["e4"]
+    assert loads(after) == [2, 2]
+
+
+def test_a_stage_without_sources_is_refused() -> None:
+    """Nothing is mapped to nobody."""
+    with pytest.raises(ValueError, match="without sources"):
+        map_stage([], targets(1), {})

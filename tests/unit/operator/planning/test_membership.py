@@ -1,0 +1,60 @@
+"""Who takes part, who waits, who is refused."""
+
+import pytest
+
+from tests.build.pods import OTHER_LAYOUT, engine, judged
+from weightsync_operator.planning import reasons
+from weightsync_operator.planning.pods import Pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected", "said"),
+    [
+        pytest.param(engine(), "member", "", id="an engine that serves takes part"),
+        pytest.param(
+            engine(announced=False), reasons.TARGETS_NOT_READY, "agent has not announced", id="no agent yet"
+        ),
+        pytest.param(engine(described=False), reasons.TARGETS_NOT_READY, "not described", id="no layout yet"),
+        pytest.param(engine(incarnation=""), reasons.TARGETS_NOT_READY, "does not run", id="its process is down"),
+        pytest.param(engine(ready=False), reasons.TARGETS_NOT_READY, "does not run", id="its agent is not ready"),
+        pytest.param(engine(refused="AWQ is repacked"), reasons.ENGINE_REFUSED, "AWQ is repacked", id="refused"),
+        pytest.param(engine(problem="not JSON"), reasons.ANNOUNCEMENT_UNREADABLE, "not JSON", id="unreadable"),
+    ],
+)
+def test_one_engine(pod: Pod, expected: str, said: str) -> None:
+    """Every engine is a member, or an outsider with a reason and its pod's name."""
+    found = judged([pod])
+    assert found.matched == 1
+    if expected == "member":
+        assert [member.group.name for member in found.members] == ["rollout-a"]
+        return
+    (outsider,) = found.waiting + found.refused
+    assert (outsider.engine, outsider.reason) == ("rollout-a", expected)
+    assert "pod rollout-a" in outsider.message
+    assert said in outsider.message
+    assert bool(found.waiting) is (expected == reasons.TARGETS_NOT_READY)
+
+
+@pytest.mark.parametrize(
+    ("pods", "served"),
+    [
+        pytest.param([engine("a"), engine("b", layout=OTHER_LAYOUT)], ["a"], id="one against one: the older"),
+        pytest.param(
+            [engine("a"), engine("b", layout=OTHER_LAYOUT), engine("c", layout=OTHER_LAYOUT)],
+            ["b", "c"],
+            id="two against one: the majority",
+        ),
+        pytest.param([engine("a", ranks=2), engine("b")], ["a"], id="another number of ranks is another layout"),
+        pytest.param([engine("a"), engine("b")], ["a", "b"], id="equal layouts are all served"),
+    ],
+)
+def test_layouts_differ(pods: list[Pod], served: list[str]) -> None:
+    """Engines of one layout are served; a message about the others names both pods and the rank."""
+    found = judged(pods)
+    assert [member.group.name for member in found.members] == served
+    refused = [pod.name for pod in pods if pod.name not in served]
+    assert [outsider.engine for outsider in found.refused] == refused
+    for outsider in found.refused:
+        assert outsider.reason == reasons.LAYOUTS_DIFFER
+        assert f"pod {outsider.engine}" in outsider.message
+        assert f"pod {served[0]}" in outsider.message
