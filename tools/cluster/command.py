@@ -8,8 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tools.cluster import light
+from tools.cluster import light, node
 from tools.cluster.errors import ClusterError
+from tools.setup import progress
 from tools.setup.errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,8 +65,32 @@ def _light(options: argparse.Namespace) -> int:
 
 
 def _node(options: argparse.Namespace) -> int:
-    raise ClusterError(f"{options.command}: not there yet")
+    if options.command == "up":
+        sys.stdout.write(f"export KUBECONFIG={node.up().kubeconfig}\n")
+    elif options.command == "down":
+        node.down()
+    elif options.command == "load":
+        with progress.step(f"load {options.archive.name}"):
+            node.runtime_client().load(options.archive)
+    else:
+        return _describe(options, node.status())
+    return 0
+
+
+def _describe(options: argparse.Namespace, found: node.Status) -> int:
+    if options.command == "kubeconfig":
+        if found.kubeconfig is None:
+            raise ClusterError("the local cluster does not run; `python3 tools/cluster up` starts it")
+        sys.stdout.write(f"{found.kubeconfig}\n")
+        return 0
+    document = found.document()
+    sys.stdout.write(json.dumps(document) + "\n" if options.output == "json" else _text(document))
+    return 0 if found.ready else 1
 
 
 def _text(state: Mapping[str, object]) -> str:
-    return "".join(f"{name:<12}{value}\n" for name, value in state.items())
+    lines = []
+    for name, value in state.items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        lines += [f"{name:<12}{key:<26}{each}\n" if key else f"{name:<12}{each}\n" for key, each in inner]
+    return "".join(lines)

@@ -25,7 +25,7 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.pair = self._pair("ca")
+        self.pair = self.pair_of("ca")
 
     def create(self) -> None:
         """Make the authority's own pair and the key that signs service-account tokens."""
@@ -60,11 +60,12 @@ class Authority:
         signer = ["-CA", str(self.pair.certificate), "-CAkey", str(self.pair.key)]
         return self._request(name, subject, extensions, signer)
 
-    def _pair(self, name: str) -> Pair:
+    def pair_of(self, name: str) -> Pair:
+        """Where the pair called `name` lies, made or not."""
         return Pair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
 
     def _request(self, name: str, subject: str, extensions: Sequence[str], signer: Sequence[str] = ()) -> Pair:
-        pair = self._pair(name)
+        pair = self.pair_of(name)
         # A configuration of its own: the system's would add its own extensions to ours.
         config = self._folder / f"{name}.cnf"
         lines = ["[req]", "distinguished_name=name", "x509_extensions=ext", "[name]", "[ext]", *extensions]

@@ -42,7 +42,7 @@ def run(
         raise SetupError(f"`{shlex.join(words)}` ended with status {status}; {log} ends with:\n{tail(log)}")
 
 
-def output(argv: Sequence[str | Path]) -> str:
+def output(argv: Sequence[str | Path], *, extra_env: Mapping[str, str] | None = None) -> str:
     """Return what `argv` prints, stripped.
 
     Raises:
@@ -50,7 +50,8 @@ def output(argv: Sequence[str | Path]) -> str:
     """
     words = [str(word) for word in argv]
     try:
-        answer = subprocess.run(words, capture_output=True, text=True, check=False)
+        environment = {**os.environ, **(extra_env or {})}
+        answer = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise SetupError(f"{words[0]} is not installed") from error
     if answer.returncode != 0:

@@ -1,0 +1,143 @@
+"""What a node leaves behind when it ends or is killed: how to find it and how to remove it.
+
+Everything is found on the machine itself, not in records, because a killed node's records may be gone. Everything
+carries the cluster's mark: its folder in the path, its name, or its control group; nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from tools.cluster import host, processes
+from tools.cluster import layout as places
+from tools.cluster.layout import Layout
+
+CNI_RESULTS = Path("/var/lib/cni/results")
+KUBELET_LOG_LINKS = Path("/var/log/containers")
+PROXY_TABLES = ("ip kube-proxy", "ip6 kube-proxy")
+END_SECONDS = 20.0
+
+
+@dataclass
+class Remains:
+    """What was found, by kind; each entry names one thing."""
+
+    processes: list[str] = field(default_factory=list)
+    shims: list[int] = field(default_factory=list)
+    pod_processes: list[int] = field(default_factory=list)
+    mounts: list[str] = field(default_factory=list)
+    interfaces: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+    host_port_rules: list[str] = field(default_factory=list)
+    control_groups: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, each.name) for each in fields(self))
+
+    def __str__(self) -> str:
+        counted = [(len(getattr(self, each.name)), each.name.replace("_", " ")) for each in fields(self)]
+        return ", ".join(f"{number} {kind}" for number, kind in counted if number) or "nothing"
+
+
+def find(layout: Layout) -> Remains:
+    """Everything of the node of `layout` that is on this machine, running or not."""
+    records = processes.Keeper(layout.records).records().values()
+    rules = host.tool(["iptables-save", "-t", "nat"], check=False) if shutil.which("iptables-save") else ""
+    return Remains(
+        processes=[record.name for record in records if processes.is_alive(record)],
+        shims=shims(layout),
+        pod_processes=pod_processes(),
+        mounts=mounts_below(layout.root, Path("/proc/self/mountinfo").read_text(encoding="utf-8")),
+        interfaces=interfaces(),
+        tables=[name for name in PROXY_TABLES if _has_table(name)],
+        host_port_rules=[*host_port_rules(rules), *host.forwarding_rules()],
+        control_groups=[str(folder) for folder in host.cgroup_folders() if folder.exists()],
+        files=[str(path) for path in _files(layout) if path.exists() or path.is_symlink()],
+    )
+
+
+def shims(layout: Layout, proc: Path = Path("/proc")) -> list[int]:
+    """Process ids of the shims of this cluster's containerd: they outlive it, and are told by its socket's path."""
+    found = []
+    for folder in proc.glob("[0-9]*"):
+        try:
+            argv = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if argv[0].endswith("containerd-shim-runc-v2") and str(layout.containerd_socket) in argv:
+            found.append(int(folder.name))
+    return found
+
+
+def pod_processes() -> list[int]:
+    """Process ids of everything that runs in pods, told by the cluster's control group."""
+    found: set[int] = set()
+    for group in host.cgroup_folders():
+        for path in group.rglob("cgroup.procs"):
+            try:
+                found.update(int(word) for word in path.read_text(encoding="ascii").split())
+            except OSError:
+                continue  # the group went away between listing and reading
+    return sorted(found)
+
+
+def mounts_below(root: Path, mountinfo: str) -> list[str]:
+    """Mount points in or below `root`, from the text of /proc/self/mountinfo; the last mounted first."""
+    places_found = []
+    for line in mountinfo.splitlines():
+        # Blanks and the like are written as octal escapes.
+        place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4])
+        if place == str(root) or place.startswith(f"{root}/"):
+            places_found.append(place)
+    return places_found[::-1]
+
+
+def interfaces() -> list[str]:
+    """The cluster's network interfaces: what hangs on the pods' bridge, then the bridges."""
+    bridges = [name for name in (places.POD_BRIDGE, places.NODE_BRIDGE) if host.links("dev", name)]
+    ports = [link["ifname"] for name in bridges for link in host.links("master", name)]
+    return [*ports, *bridges]
+
+
+def host_port_rules(saved: str) -> list[str]:
+    """Rules and chains for host ports of this cluster's pods, from the text of `iptables-save -t nat`.
+
+    Returned as iptables arguments without their command: a rule as `CHAIN ...`, a pod's chain by its name alone, each
+    rule before the chain that it leads to.
+    """
+    rules = []
+    chains = []
+    for line in saved.splitlines():
+        if line.startswith("-A") and f'\\"{places.POD_NETWORK}\\"' in line:
+            rules.append(line.removeprefix("-A "))
+            jump = re.search(r"-j (CNI-DN-\S+)", line)
+            if jump is not None and jump[1] not in chains:
+                chains.append(jump[1])
+    return [*rules, *chains]
+
+
+def _has_table(name: str) -> bool:
+    return bool(shutil.which("nft")) and bool(host.tool(["nft", "list", "table", *name.split()], check=False).strip())
+
+
+def _files(layout: Layout) -> list[Path]:
+    found = list(CNI_RESULTS.glob(f"{places.POD_NETWORK}-*"))
+    if KUBELET_LOG_LINKS.is_dir():
+        mark = str(layout.root)
+        found += [link for link in KUBELET_LOG_LINKS.iterdir() if link.is_symlink() and mark in str(link.readlink())]
+    return [*found, *shim_sockets(layout), layout.root]
+
+
+def shim_sockets(layout: Layout) -> list[Path]:
+    """Sockets of the shims; they lie in a folder that all containerds of a machine share."""
+    found = []
+    for path in (layout.containerd / "state").glob("io.containerd.runtime.v2.task/*/*/bootstrap.json"):
+        address = json.loads(path.read_text(encoding="utf-8")).get("address", "")
+        if address.startswith("unix://"):
+            found.append(Path(address.removeprefix("unix://")))
+    return found
