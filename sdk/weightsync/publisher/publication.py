@@ -1,0 +1,191 @@
+"""One publish, from begin to copied: takes (name, tensor) pairs and never raises for what is wrong with them.
+
+The first failure is remembered and ends copying and reporting; whatever comes after is only taken in. One rank that
+stopped taking its input would leave the other ranks waiting in a collective for ever.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from weightsync.errors import InputError, WeightSyncError
+from weightsync.publisher.link import Link
+from weightsync.publisher.replicas import OpenReplica, OpenReplicas
+from weightsync.publisher.sender import Reports, Sender
+from weightsync.wire.local import (
+    BeginAnswer,
+    BeginRequest,
+    Copied,
+    NamesReply,
+    NamesReport,
+    PublishFailure,
+    Replica,
+)
+
+log = logging.getLogger(__name__)
+
+MESSAGE = 4096  # characters of a failure's message that the agent takes
+LAST_WORDS = 10.0  # seconds that telling of a failure may take: the trainer waits for it with an exception in hand
+
+
+class _Filling(NamedTuple):
+    """An arena while it is filled. known: its buckets and owned names were told at begin."""
+
+    replica: Replica
+    opened: OpenReplica
+    known: bool
+    report: Callable[[list[int]], None]
+
+    def take(self, name: str, tensor: Any) -> None:
+        """Copy one tensor, and report what became full."""
+        if not self.known:
+            # Nobody knew yet which pages this stage needs, so nobody has allocated them: a full volume must be an
+            # error here, not a SIGBUS in the copy.
+            self.opened.arena.prefault(self.opened.replayer.extents(name))
+        self.opened.replayer.feed(name, tensor, self.report)
+
+
+class Publication:
+    """The steps in order: begin(), take() for each pair, then end() or interrupted(); failure says what went wrong.
+
+    before: the names of the publish before, None where there was none.
+    """
+
+    def __init__(
+        self, link: Link, sender: Sender, open_replicas: OpenReplicas, before: frozenset[str] | None
+    ) -> None:
+        self.id = ""
+        self.version = ""
+        self.failure: WeightSyncError | None = None
+        self.unexpected: Exception | None = None
+        self.names: list[str] = []
+        self._link = link
+        self._sender = sender
+        self._open = open_replicas
+        self._before = before
+        self._reports: Reports | None = None
+        self._fillings: list[_Filling] = []
+        self._seconds = 0.0
+
+    def begin(self, request: BeginRequest) -> None:
+        """Ask the agent which arenas to fill, and open them."""
+        try:
+            answer = self._link.post("/v1/publishes", request, BeginAnswer)
+            self.id, self.version = answer.id, answer.version
+            self._reports = reports = self._sender.open(answer.id)
+            self._open.refresh()
+            for replica in answer.replicas:
+                opened = self._open.begin(replica)
+                report = partial(self._sender.put, reports, replica.program)
+                self._fillings.append(_Filling(replica, opened, bool(replica.buckets), report))
+        except WeightSyncError as error:
+            self.fail(error)
+
+    def take(self, pair: object) -> None:
+        """Copy one tensor to wherever it belongs."""
+        if self._stopped():
+            return
+        try:
+            name, tensor = _named(pair)
+            self.names.append(name)
+            began = time.perf_counter()
+            for filling in self._fillings:
+                filling.take(name, tensor)
+            self._seconds += time.perf_counter() - began
+        except WeightSyncError as error:
+            self.fail(error)
+        except Exception as error:  # noqa: BLE001 - raised by the Publisher as soon as the input is exhausted
+            self.unexpected = error
+            self.fail(InputError(f"{type(error).__name__} while copying: {error}"))
+
+    def _stopped(self) -> bool:
+        """Whether copying has no more use. Also learns what the sender met in the meantime."""
+        if self.failure is None and self._reports is not None and self._reports.error is not None:
+            self.fail(self._reports.error)
+        return self.failure is not None
+
+    def end(self) -> None:
+        """The input is exhausted: learn what is still unknown, report what is full, let the agent have it."""
+        try:
+            if not self._stopped():
+                self._compare_names()
+                self._complete()
+                self._link.tell(f"/v1/publishes/{self.id}/copied", Copied(seconds=self._seconds))
+        except WeightSyncError as error:
+            self.fail(error)
+        if self.failure is not None:
+            self._tell(self.failure.reason, str(self.failure))
+
+    def _complete(self) -> None:
+        for filling in self._fillings:
+            if filling.known:
+                filling.opened.replayer.finish()
+        if not all(filling.known for filling in self._fillings):
+            reply = self._link.post(
+                f"/v1/publishes/{self.id}/names", NamesReport(names=tuple(self.names)), NamesReply
+            )
+            self._report_whole({replica.arena_path: replica for replica in reply.replicas})
+        if self._reports is not None:
+            self._sender.flush(self._reports)
+
+    def _report_whole(self, replies: dict[str, Replica]) -> None:
+        """First publish of a program: all its buckets are full at once, as they become known."""
+        for filling in self._fillings:
+            if filling.known:
+                continue
+            replica = replies.get(filling.replica.arena_path)
+            if replica is None:
+                raise InputError(f"the agent named no buckets for the arena {filling.replica.arena_path}")
+            filling.opened.replayer.finish(replica.owned)
+            filling.report(sorted(bucket.offset for bucket in replica.buckets))
+
+    def _compare_names(self) -> None:
+        """Raises InputError where this publish yielded other names than the one before."""
+        if self._before is None:
+            return
+        now = frozenset(self.names)
+        lost, new = sorted(self._before - now), sorted(now - self._before)
+        if lost or new:
+            told = [f"{len(lost)} missing ({_few(lost)})"] * bool(lost) + [f"{len(new)} new ({_few(new)})"] * bool(
+                new
+            )
+            raise InputError(
+                f"this publish yielded other tensors than the one before: {' and '.join(told)}; "
+                "every publish of a Publisher must yield the same names"
+            )
+
+    def fail(self, error: WeightSyncError) -> None:
+        """Remember the first failure."""
+        if self.failure is None:
+            self.failure = error
+
+    def interrupted(self, error: BaseException) -> None:
+        """The input itself raised; the caller re-raises it."""
+        self._tell("InputRaised", f"the trainer's input raised {type(error).__name__}: {error}")
+
+    def _tell(self, reason: str, message: str) -> None:
+        if self._reports is None:
+            return  # the agent refused it or was not there: it knows of no publish
+        if not self._sender.abandon(self._reports, LAST_WORDS):
+            log.warning("the agent does not answer: it was not told that publish %s failed: %s", self.id, message)
+            return
+        try:
+            body = PublishFailure(reason=reason, message=message[:MESSAGE])
+            self._link.tell(f"/v1/publishes/{self.id}/failed", body, timeout=LAST_WORDS)
+        except WeightSyncError as error:
+            log.warning("the agent could not be told that publish %s failed: %s", self.id, error)
+
+
+def _named(pair: object) -> tuple[str, Any]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InputError(f"the input yielded a {type(pair).__name__}: yield (name, tensor) pairs")
+    name, tensor = pair
+    if not isinstance(name, str):
+        raise InputError(f"the input yielded {name!r} as a name: yield the checkpoint's names as strings")
+    return name, tensor
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
