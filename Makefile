@@ -1,0 +1,81 @@
+# Every target does its own set-up, cached by content: a second run, or another clone, starts in seconds.
+# Needs: Linux, Python 3.11 or newer, make. The node, the images and the demo need root on Debian and Go.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+# The project is not installed in the environment, which clones share: it is found here.
+export PYTHONPATH := $(CURDIR):$(CURDIR)/sdk:$(CURDIR)/operator:$(CURDIR)/agent:$(CURDIR)/cli
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+PACKAGES := sdk operator agent cli
+CHECKED := $(PACKAGES) tools tests examples
+# Extra arguments for pytest, such as ARGS="-k digest".
+ARGS ?=
+# What the tests need: as root everything, elsewhere what needs no root (the rest is then skipped, aloud).
+TEST_SETUP := $(if $(filter 0,$(shell id -u)),all,env light)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Set up everything: environment, Debian packages, binaries, images
+	@$(PYTHON) tools/setup all
+
+.PHONY: env
+env: ## Set up the Python environment, linked as .venv
+	@$(PYTHON) tools/setup env
+
+.PHONY: check
+check: env ## Lint, types, import rules, generated files
+	ruff check $(CHECKED)
+	ruff format --check $(CHECKED)
+	mypy $(PACKAGES) tools
+	lint-imports
+	$(BIN)/python tools/generate --check
+
+.PHONY: generate
+generate: env ## Write the generated files anew
+	$(BIN)/python tools/generate
+
+.PHONY: test
+test: ## Unit, property, real API server, real node
+	@$(PYTHON) tools/setup $(TEST_SETUP)
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: ci
+ci: check test ## What CI runs: check and test
+
+.PHONY: cluster
+cluster: ## Start the local one-node Kubernetes (root)
+	@$(PYTHON) tools/cluster up
+
+.PHONY: cluster-down
+cluster-down: ## End it and remove everything it left
+	@$(PYTHON) tools/cluster down
+
+.PHONY: cluster-status
+cluster-status: ## Say what of it runs
+	@$(PYTHON) tools/cluster status
+
+.PHONY: image
+image: ## Build the images
+	@$(PYTHON) tools/setup debian
+	@$(PYTHON) tools/images build
+
+.PHONY: demo
+demo: env ## Run the main job on a real cluster and show what happens
+	@$(BIN)/python tools/demo
+
+.PHONY: bench-transfer
+bench-transfer: env ## Measure publish to verified against raw Mooncake; writes build/bench/transfer.json
+	@$(BIN)/python tools/bench transfer
+
+.PHONY: report
+report: env ## Print the reports under build/ as a table; fails where a bound is broken
+	@$(BIN)/python tools/report
