@@ -1,0 +1,61 @@
+"""The commit's order, by what the engine can do and by how it is paused."""
+
+import pytest
+
+from weightsync_agent.engines.base import Capabilities, PauseMode
+from weightsync_agent.engines.sequence import Step, commit_steps, left_out, refusal
+
+OLD = Capabilities(begin_end=False, flush_with_waiting=False)
+NEW = Capabilities(begin_end=True, flush_with_waiting=True)
+
+ALL = [
+    "JOURNAL_TORN", "PAUSE", "MARK_TORN", "BEGIN", "APPLY", "END", "FLUSH", "MARK_CURRENT", "JOURNAL_CURRENT",
+    "CONTINUE", "GATE",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "mode", "missing"),
+    [
+        pytest.param(NEW, "Retract", set(), id="a new engine goes through every step"),
+        pytest.param(NEW, "Abort", set(), id="aborting changes the pause alone"),
+        pytest.param(NEW, "InPlace", {"FLUSH"}, id="in place nothing is flushed"),
+        pytest.param(OLD, "Abort", {"BEGIN", "END"}, id="an old engine has no sessions"),
+        pytest.param(OLD, "InPlace", {"BEGIN", "END", "FLUSH"}, id="an old engine in place"),
+    ],
+)
+def test_the_order(capabilities: Capabilities, mode: PauseMode, missing: set[str]) -> None:
+    """The design's order, without the steps that are left out, each of which has a reason."""
+    assert [step.name for step in commit_steps(capabilities, mode)] == [name for name in ALL if name not in missing]
+    omitted = left_out(capabilities, mode)
+    assert {step.name for step in omitted} == missing
+    assert all(omitted.values())
+
+
+@pytest.mark.parametrize("capabilities", [OLD, NEW])
+@pytest.mark.parametrize("mode", ["Abort", "Retract", "InPlace"])
+def test_torn_first_and_current_last(capabilities: Capabilities, mode: PauseMode) -> None:
+    """Journal and pause come before the first byte; nothing is generated before the journal says Current."""
+    steps = commit_steps(capabilities, mode)
+    order = {step: at for at, step in enumerate(steps)}
+    assert order[Step.JOURNAL_TORN] < order[Step.PAUSE] < order[Step.MARK_TORN] < order[Step.APPLY]
+    assert order[Step.APPLY] < order[Step.MARK_CURRENT] < order[Step.JOURNAL_CURRENT] < order[Step.CONTINUE]
+    assert order[Step.CONTINUE] < order[Step.GATE]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "mode", "refused"),
+    [
+        pytest.param(OLD, "Retract", True, id="an old engine cannot flush under waiting requests"),
+        pytest.param(NEW, "Retract", False, id="a new one can"),
+        pytest.param(OLD, "Abort", False, id="aborted requests do not wait"),
+        pytest.param(OLD, "InPlace", False, id="in place nothing is flushed"),
+    ],
+)
+def test_what_is_refused(capabilities: Capabilities, mode: PauseMode, refused: bool) -> None:
+    """Refused with the two ways out in the sentence."""
+    sentence = refusal(capabilities, mode)
+    assert (sentence is not None) == refused
+    if sentence:
+        assert "pauseMode Abort" in sentence
+        assert "0.5.21" in sentence
