@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
-from weightsync.errors import PeerError, Refused, WeightSyncError
+from weightsync.errors import PeerError, Refused
 from weightsync.plan import Plan
 from weightsync.report import Report
 from weightsync.version import version_name
@@ -29,6 +29,7 @@ from weightsync.wire.v1 import (
     ShardDigests,
     Welcome,
 )
+from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.naming import Naming
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.journal.file import StateFile
@@ -60,7 +61,7 @@ class Coordination:
         client: PeerClient,
         programs: Programs,
         decisions: StateFile[Decision],
-        publish_report: Callable[[Report], Awaitable[None]],
+        publish_report: Callable[[Report], None],
         stall_seconds: float,
         status_current: float = STATUS_CURRENT,
     ) -> None:
@@ -76,7 +77,7 @@ class Coordination:
         self._waiting: dict[int, asyncio.Future[PublishAnswer]] = {}
         self._outcomes: OrderedDict[str, asyncio.Future[PublishOutcome]] = OrderedDict()
         self._asked: dict[str, float] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background("coordinator")
         self._ticker: asyncio.Task[None] | None = None
 
     # --- events from outside ---
@@ -169,9 +170,9 @@ class Coordination:
                     self._expect(version_name(lineage, number)).set_result(outcome)
                     metrics.PUBLISHES.labels(outcome=outcome.reason or "Decided").inc()
                 case e.Changed():
-                    self._spawn(self._report(report_of(self.machine)))
+                    self._report(report_of(self.machine))
                 case _:
-                    self._spawn(self._do(action))
+                    self._background.spawn(self._do(action))
 
     def _expect(self, name: str) -> "asyncio.Future[PublishOutcome]":
         future = self._outcomes.get(name)
@@ -251,7 +252,9 @@ class Coordination:
             self._feed(e.CommitDone(sync, key, answer))
 
     async def _welcome(self, action: e.SendWelcome) -> None:
-        body = Welcome(term=action.term, coordinator=self.machine.uid)
+        plan = self.machine.plan
+        gate = plan.initial_gate if plan is not None else "Open"
+        body = Welcome(term=action.term, coordinator=self.machine.uid, initial_gate=gate)
         try:
             await self._client.persist(action.engine.address, "/v1/welcome", Accepted, body, timeout=self._stall)
         except PeerError as error:
@@ -271,7 +274,7 @@ class Coordination:
             every = self._status_current if known.standing is Standing.CURRENT else STATUS
             if self.machine.sync is None and now - self._asked.get(key, 0.0) >= every:
                 self._asked[key] = now
-                self._spawn(self._status(key, known.engine.address))
+                self._background.spawn(self._status(key, known.engine.address))
         self._asked = {key: at for key, at in self._asked.items() if key in self.machine.engines}
 
     async def _status(self, key: str, address: str) -> None:
@@ -282,20 +285,8 @@ class Coordination:
         else:
             self._feed(e.StatusSeen(key, status))
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # type: ignore[arg-type]
-        task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Future[None]") -> None:
-        self._tasks.discard(task)  # type: ignore[arg-type]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            reason = error.reason if isinstance(error, WeightSyncError) else type(error).__name__
-            metrics.ERRORS.labels(part="coordinator", reason=reason).inc()
-            log.error("a task of the coordinator failed", why=str(error), exc_info=error)
-
     async def close(self) -> None:
         """Stop all tasks."""
-        for task in [*self._tasks, *([self._ticker] if self._ticker else [])]:
-            task.cancel()
-
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._background.close()

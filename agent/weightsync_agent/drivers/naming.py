@@ -25,7 +25,9 @@ class Naming:
     def __init__(self) -> None:
         self._meetings: dict[str, Meeting] = {}
 
-    async def add(self, request: NamesRequest, program: CopyProgram, stages: set[int], timeout: float) -> frozenset[str]:
+    async def add(
+        self, request: NamesRequest, program: CopyProgram, stages: set[int], seconds: float
+    ) -> frozenset[str]:
         """The names that the caller's stage owns. Raises CoverageError: for all stages alike, or for a timeout.
 
         A stage that comes again with other names (its trainer restarted) opens a new meeting.
@@ -42,10 +44,10 @@ class Naming:
                 del self._meetings[request.program]
                 meeting.owned.set_exception(error)
         try:
-            owned = await asyncio.wait_for(asyncio.shield(meeting.owned), timeout)
+            owned = await asyncio.wait_for(asyncio.shield(meeting.owned), seconds)
         except TimeoutError:
             lack = sorted(stages - set(meeting.names))
             raise CoverageError(
-                f"stages {lack} did not tell their checkpoint names within {timeout:.0f} s: every rank must publish"
+                f"stages {lack} did not tell their checkpoint names within {seconds:.0f} s: every rank must publish"
             ) from None
         return owned[request.stage]

@@ -23,8 +23,8 @@ from weightsync.wire.v1 import (
     ReceiptsAnswer,
     Region,
 )
-from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.arenas.sizing import check_room
+from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.observability import metrics
 from weightsync_agent.protocol import target as t
 from weightsync_agent.transfer.capabilities import agree
@@ -62,7 +62,9 @@ class RankTarget:
         try:
             arena = Arena.open(self.path, lock=True)
         except InputError as error:
-            log.warning("the arena in the volume cannot be used; a new one is made", path=str(self.path), why=str(error))
+            log.warning(
+                "the arena in the volume cannot be used; a new one is made", path=str(self.path), why=str(error)
+            )
             return None
         header = arena.header
         if header.program != self.program.digest or header.nbytes != self.program.layout.nbytes:
@@ -143,7 +145,9 @@ class RankTarget:
     async def _fence(self) -> object:
         """Writers of the old grant may still write: only the death of the process that they reach ends that."""
         grant = self.machine.grant
-        log.warning("fence: killing the receiving worker", rank=self.program.rank, open=sorted(grant.open if grant else ()))
+        log.warning(
+            "fence: killing the receiving worker", rank=self.program.rank, open=sorted(grant.open if grant else ())
+        )
         metrics.WORKER_RESTARTS.labels(reason="fence").inc()
         self.worker.kill()
         try:
@@ -153,7 +157,7 @@ class RankTarget:
         return t.Fenced()
 
     async def receipts(self, request: Receipts) -> ReceiptsAnswer:
-        """Digest the buckets that a writer calls terminal, compare; then close the writer's part if it was the last."""
+        """Digest and compare the buckets that a writer calls terminal; close the writer's part with its last."""
         grant = self.machine.check_grant(request.grant, request.writer.key)
         answer = ReceiptsAnswer()
         if request.buckets and request.writer.key not in grant.open:
@@ -222,4 +226,3 @@ class RankTarget:
         return RankStatus.model_validate(
             {"rank": self.program.rank, "state": state, "grant": header.grant, "version": version}
         )
-

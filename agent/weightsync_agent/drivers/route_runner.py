@@ -15,7 +15,7 @@ from weightsync.wire.v1 import Accepted, PlannedRoute, Receipts, ReceiptsAnswer,
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import route as r
-from weightsync_agent.transfer.supervisor import TransferWorker
+from weightsync_agent.transfer.supervisor import STALLED, TransferWorker
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ class RouteRunner:
         self.machine = r.Route(planned)
         self.order = order
         self.writer = writer
-        self.quiet = True
+        self.stalled = False  # a write of ours may still read from the arena
         self._arena = arena
         self._worker = worker
         self._client = client
@@ -78,7 +78,6 @@ class RouteRunner:
                         self._stop()
                     case r.End():
                         ended = action
-        self.quiet = ended.quiet
         if self._receipting is not None:
             await self._receipting
         await self._report(self._end(ended))
@@ -116,9 +115,7 @@ class RouteRunner:
         runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in batch]
         region = self.machine.planned.region
         try:
-            async for bucket in self._worker.write(
-                self._arena, runs, region, stall_seconds=self.order.stall_seconds
-            ):
+            async for bucket in self._worker.write(self._arena, runs, region, stall_seconds=self.order.stall_seconds):
                 self.feed(r.Written((bucket.offset,)))
         except TransferError as error:
             self._note(error)
@@ -132,7 +129,8 @@ class RouteRunner:
             self.feed(r.WriteBroke(self._broke.quiet, self._broke.reason, message))
 
     def _note(self, error: TransferError) -> None:
-        """Keep the worst of several failures: one that is not quiet wins."""
+        """Keep the worst of several failures: one after which bytes may still land wins."""
+        self.stalled = self.stalled or error.reason == STALLED
         if self._broke is None or not error.quiet:
             self._broke = error
         self._to_write.clear()

@@ -28,6 +28,7 @@ from weightsync.wire.v1 import (
     WriterId,
 )
 from weightsync_agent.arenas.pool import ArenaPool, Slot
+from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.route_runner import RouteRunner
 from weightsync_agent.peers.client import PeerClient, Unreachable
@@ -59,7 +60,9 @@ class Publish:
     version: PublishAnswer | None = None
     copied: bool = False
     trouble: tuple[str, str] | None = None
-    outcome: asyncio.Future[PublishOutcome] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    outcome: asyncio.Future[PublishOutcome] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     digesting: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -101,7 +104,7 @@ class SourceRank:
         self._ordering = asyncio.Lock()
         self._shards: dict[str, Shard] = {}
         self._versioned = asyncio.Condition()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background(f"source {who.rank}")
 
     def renew(self, who: SourceRankRecord) -> None:
         """Another Publisher took the rank over: what the former one said of its names holds no longer."""
@@ -118,7 +121,7 @@ class SourceRank:
         for digest in sorted(self._wanted()):
             program = await self._programs.get(digest)
             publish.slots[digest] = await self._pool.take(program)
-        self._spawn(self._join(publish))
+        self._background.spawn(self._join(publish))
         return local.BeginAnswer(id=publish.id, replicas=self._replicas(publish))
 
     def _keep(self, publish: Publish) -> None:
@@ -373,7 +376,7 @@ class SourceRank:
             program=digest,
             buckets=tuple(slot.digests[offset] for offset in sorted(slot.digests)),
         )
-        self._spawn(self._tell(shard_digests))
+        self._background.spawn(self._tell(shard_digests))
 
     async def _tell(self, shard_digests: ShardDigests) -> None:
         await self._client.persist(self._coordinator(), "/v1/shards", Accepted, shard_digests, timeout=POLL)
@@ -389,7 +392,7 @@ class SourceRank:
                 log.warning("the coordinator did not take a route's end", why=str(result))
             elif isinstance(result, BaseException):
                 raise result
-        if not all(runner.quiet for runner in runners):
+        if any(runner.stalled for runner in runners):
             # A stalled write may still read from the arena; the end of the worker's process ends that.
             log.warning("a write stalled: replacing the source's worker", rank=self.who.rank)
             await self._replace_worker()
@@ -448,23 +451,11 @@ class SourceRank:
         plan = self._plan()
         return plan.term if plan is not None else 0
 
-    def _spawn(self, work: "Awaitable[None]") -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: "asyncio.Future[None]") -> None:
-        self._tasks.discard(task)  # type: ignore[arg-type]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the source failed", rank=self.who.rank, why=str(error), exc_info=error)
-
     async def close(self) -> None:
         """End the worker; arenas stay in the volume."""
-        for task in list(self._tasks):
-            task.cancel()
+        await self._background.close()
         if self._order is not None and self._order.task is not None:
             self._order.task.cancel()
         if self._worker is not None:
             await self._worker.close()
         self._pool.close()
-

@@ -1,0 +1,68 @@
+"""What both roles of an agent have: volume, peers, identity, and what every agent serves."""
+
+import os
+
+import structlog
+from aiohttp import web
+
+from weightsync.announcement import Announcement
+from weightsync_agent.memory import memory_limit
+from weightsync_agent.observability import metrics
+from weightsync_agent.own_pod.base import OwnPod
+from weightsync_agent.peers.auth import Caller, Credentials, Verifier
+from weightsync_agent.peers.client import PeerClient
+from weightsync_agent.peers.server import answers
+from weightsync_agent.settings import Settings
+from weightsync_agent.transfer import capabilities
+from weightsync_agent.transfer.settings import TransferSettings, child_environment
+from weightsync_agent.transfer.supervisor import TransferWorker
+from weightsync_agent.volume import Volume
+
+log = structlog.get_logger(__name__)
+
+
+class Common:
+    """What both roles have: volume, peers, identity, server."""
+
+    def __init__(self, settings: Settings, own_pod: OwnPod, credentials: Credentials, verifier: Verifier) -> None:
+        self.settings = settings
+        self.own_pod = own_pod
+        self.verifier = verifier
+        self.client = PeerClient(credentials.headers)
+        self.volume = Volume(settings.directory)
+        self.limit = memory_limit(settings.memory_limit)
+        low, high = settings.ports
+        self.transfer = TransferSettings(
+            io_threads=settings.io_threads, slice_bytes=settings.slice_bytes, min_port=low, max_port=high
+        )
+        environment = child_environment(self.transfer, settings.host, os.environ)
+        self.capabilities = capabilities.of(capabilities.installed(), environment)
+        self.ready = False
+
+    async def start_worker(self, name: str) -> TransferWorker:
+        """A transfer worker of this agent; its death is logged, and the next use of it fails."""
+        worker = await TransferWorker.start(self.settings.host, self.transfer, name=name)
+        log.info("transfer worker", name=name, session=worker.session)
+        return worker
+
+    def routes(self) -> list[web.RouteDef]:
+        """What every agent serves."""
+        return [
+            web.get("/healthz", self._healthz),
+            web.get("/readyz", self._readyz),
+            web.get("/metrics", self._metrics),
+            web.get("/v1/announcement", answers(self.verifier, self._announcement)),
+        ]
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n" if self.ready else "starting\n", status=200 if self.ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, kind = metrics.exposition()
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    async def _announcement(self, caller: Caller, request: web.Request) -> Announcement:
+        return self.own_pod.announcement or Announcement(address=self.settings.address)

@@ -1,0 +1,101 @@
+"""The agent beside an engine: its API."""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from weightsync.wire.v1 import (
+    Accepted,
+    AgentStatus,
+    CommitRequest,
+    GrantRequest,
+    ReadBackAnswer,
+    ReadBackRequest,
+    Receipts,
+    Welcome,
+)
+from weightsync_agent.base import Common
+from weightsync_agent.drivers.engine import EngineDriver
+from weightsync_agent.drivers.programs import Programs
+from weightsync_agent.engines.base import EngineAdapter
+from weightsync_agent.journal.file import StateFile
+from weightsync_agent.journal.records import Journal
+from weightsync_agent.peers.auth import Caller
+from weightsync_agent.peers.server import accepts, answers, own
+
+
+class EngineAgent:
+    """The agent beside an engine."""
+
+    def __init__(
+        self,
+        common: Common,
+        adapter: EngineAdapter,
+        journal: StateFile[Journal],
+        initial_gate: Callable[[], Awaitable[bool]] | None,
+    ) -> None:
+        self._common = common
+        self._programs = Programs(common.volume.layouts, common.client, lambda: None)
+        self.driver = EngineDriver(
+            common.settings.uid,
+            common.settings.address,
+            adapter=adapter,
+            volume=common.volume,
+            journal=journal,
+            own_pod=common.own_pod,
+            programs=self._programs,
+            start=common.start_worker,
+            memory_limit=common.limit,
+            probe_seconds=common.settings.probe_seconds,
+            initial_gate=initial_gate,
+        )
+
+    def routes(self) -> list[web.RouteDef]:
+        """What an engine's agent serves."""
+        verifier, driver = self._common.verifier, self.driver
+
+        async def grant(caller: Caller, body: GrantRequest):  # type: ignore[no-untyped-def]
+            own(caller, body.coordinator)
+            return await driver.grant(body)
+
+        async def commit(caller: Caller, body: CommitRequest):  # type: ignore[no-untyped-def]
+            own(caller, body.coordinator)
+            return await driver.commit(body)
+
+        async def welcome(caller: Caller, body: Welcome) -> Accepted:
+            own(caller, body.coordinator)
+            return await driver.welcome(body)
+
+        async def receipts(caller: Caller, body: Receipts):  # type: ignore[no-untyped-def]
+            own(caller, body.writer.uid)
+            return await driver.receipts(body)
+
+        async def status(caller: Caller, request: web.Request) -> AgentStatus:
+            return driver.status()
+
+        async def readback(caller: Caller, body: ReadBackRequest) -> ReadBackAnswer:
+            version, equal = await driver.readback()
+            return ReadBackAnswer(version=version, digest_ok=equal)
+
+        async def program(request: web.Request) -> web.Response:
+            await verifier.verify(request.headers)
+            text = self._programs.text(request.match_info["digest"])
+            return web.Response(body=text, content_type="application/json")
+
+        return [
+            web.post("/v1/grants", accepts(GrantRequest, verifier, grant)),
+            web.post("/v1/commits", accepts(CommitRequest, verifier, commit)),
+            web.post("/v1/welcome", accepts(Welcome, verifier, welcome)),
+            web.post("/v1/receipts", accepts(Receipts, verifier, receipts)),
+            web.post("/v1/readback", accepts(ReadBackRequest, verifier, readback)),
+            web.get("/v1/status", answers(verifier, status)),
+            web.get("/v1/programs/{digest:[0-9a-f]{32}}", program),
+        ]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self.driver.run()
+
+    async def close(self) -> None:
+        """End what was started."""
+        await self.driver.close()

@@ -1,0 +1,169 @@
+"""The agent beside a trainer: its API, and the plan that it follows."""
+
+import structlog
+from aiohttp import web
+
+from weightsync.announcement import Announcement
+from weightsync.announcement import SourceRank as SourceRankRecord
+from weightsync.errors import InputError
+from weightsync.plan import Plan
+from weightsync.report import Report
+from weightsync.wire.v1 import (
+    Accepted,
+    NamesRequest,
+    OrderEnd,
+    OrderFor,
+    PublishOutcome,
+    PublishRequest,
+    PublishTrouble,
+    RouteEnd,
+    ShardDigests,
+)
+from weightsync_agent.arenas.pool import ArenaPool
+from weightsync_agent.base import Common
+from weightsync_agent.drivers.coordination import STATUS_CURRENT, Coordination
+from weightsync_agent.drivers.programs import Programs
+from weightsync_agent.drivers.source_rank import SourceRank
+from weightsync_agent.journal.file import StateFile
+from weightsync_agent.journal.records import Decision
+from weightsync_agent.peers.auth import Caller
+from weightsync_agent.peers.server import HttpServer, accepts, answers, own
+from weightsync_agent.plan_feed.base import PlanFeed
+from weightsync_agent.trainer.socket import TrainerSocket
+
+log = structlog.get_logger(__name__)
+
+
+class TrainerAgent:
+    """The agent beside a trainer: sources, and, where the plan says so, the coordinator."""
+
+    def __init__(self, common: Common, feed: PlanFeed, decisions: StateFile[Decision], term: int | None) -> None:
+        self._common = common
+        self._feed = feed
+        self._term = term
+        self._plan: Plan | None = None
+        self._programs = Programs(common.volume.layouts, common.client, self.plan)
+        self._sources: dict[int, SourceRank] = {}
+        self.coordination = Coordination(
+            common.settings.uid,
+            common.capabilities,
+            client=common.client,
+            programs=self._programs,
+            decisions=decisions,
+            publish_report=common.own_pod.report,
+            stall_seconds=common.settings.stall_seconds,
+            # Without a cluster nobody announces that an engine began a new life: it is asked.
+            status_current=STATUS_CURRENT if common.settings.in_cluster else 2.0,
+        )
+        self._socket = HttpServer(TrainerSocket(common.settings.uid, self.connect).routes())
+
+    def plan(self) -> Plan | None:
+        """The newest plan."""
+        return self._plan
+
+    async def connect(self, who: SourceRankRecord) -> SourceRank:
+        """A Publisher of this pod began its life."""
+        source = self._sources.get(who.rank)
+        if source is None:
+            common = self._common
+            source = self._sources[who.rank] = SourceRank(
+                who,
+                common.settings.uid,
+                plan=self.plan,
+                client=common.client,
+                programs=self._programs,
+                pool=ArenaPool(common.volume.arenas, who.rank, common.settings.source_arenas, common.limit),
+                start=common.start_worker,
+            )
+        source.renew(who)
+        log.info("publisher connected", rank=who.rank, world_size=who.world_size, stage=who.stage)
+        self._announce()
+        return source
+
+    def _announce(self) -> None:
+        self._common.own_pod.announce(
+            Announcement(
+                address=self._common.settings.address,
+                ready=bool(self._sources),
+                sources=tuple(source.who for _, source in sorted(self._sources.items())),
+            )
+        )
+
+    def _source(self, uid: str, rank: int) -> SourceRank:
+        source = self._sources.get(rank)
+        if uid != self._common.settings.uid or source is None:
+            raise InputError(f"rank {rank} of {uid} is not here: this is {self._common.settings.uid}")
+        return source
+
+    def routes(self) -> list[web.RouteDef]:
+        """What a trainer's agent serves."""
+        verifier, c = self._common.verifier, self.coordination
+
+        async def publishes(caller: Caller, body: PublishRequest):  # type: ignore[no-untyped-def]
+            own(caller, body.writer.uid)
+            return await c.publishes(body)
+
+        async def names(caller: Caller, body: NamesRequest):  # type: ignore[no-untyped-def]
+            own(caller, body.writer.uid)
+            return await c.names(body)
+
+        async def shards(caller: Caller, body: ShardDigests) -> Accepted:
+            own(caller, body.writer.uid)
+            return await c.shards(body)
+
+        async def routes(caller: Caller, body: RouteEnd) -> Accepted:
+            own(caller, body.writer.uid)
+            return await c.routes(body)
+
+        async def trouble(caller: Caller, body: PublishTrouble) -> Accepted:
+            own(caller, body.writer.uid)
+            return await c.trouble(body)
+
+        async def outcome(caller: Caller, request: web.Request) -> PublishOutcome:
+            info = request.match_info
+            return await c.outcome(info["lineage"], int(info["number"]), float(request.query.get("wait", "0")))
+
+        async def order(caller: Caller, body: OrderFor) -> Accepted:
+            self._coordinator_only(caller)
+            return await self._source(body.writer.uid, body.writer.rank).order(body.order)
+
+        async def end(caller: Caller, body: OrderEnd) -> Accepted:
+            self._coordinator_only(caller)
+            return await self._source(body.writer.uid, body.writer.rank).end(body)
+
+        async def report(caller: Caller, request: web.Request) -> Report:
+            return self._common.own_pod.last_report or Report(term=0)
+
+        return [
+            web.post("/v1/publishes", accepts(PublishRequest, verifier, publishes)),
+            web.post("/v1/names", accepts(NamesRequest, verifier, names)),
+            web.post("/v1/shards", accepts(ShardDigests, verifier, shards)),
+            web.post("/v1/routes", accepts(RouteEnd, verifier, routes)),
+            web.post("/v1/trouble", accepts(PublishTrouble, verifier, trouble)),
+            web.post("/v1/orders", accepts(OrderFor, verifier, order)),
+            web.post("/v1/orders/end", accepts(OrderEnd, verifier, end)),
+            web.get("/v1/report", answers(verifier, report)),
+            web.get("/v1/outcomes/{lineage:[0-9a-f]{16}}/{number:[0-9]+}", answers(verifier, outcome)),
+        ]
+
+    def _coordinator_only(self, caller: Caller) -> None:
+        plan = self._plan
+        own(caller, plan.coordinator if plan is not None else "")
+
+    async def run(self) -> None:
+        """Until cancelled: follow the plan."""
+        await self._socket.listen_unix(str(self._common.volume.socket))
+        self._common.volume.socket.chmod(0o666)
+        self._announce()
+        while True:
+            plan = await self._feed.next()
+            self._plan = plan if self._term is None else plan.model_copy(update={"term": self._term})
+            log.info("plan", term=self._plan.term, generation=plan.generation, engines=len(plan.engines))
+            self.coordination.plan(self._plan)
+
+    async def close(self) -> None:
+        """End what was started."""
+        await self._socket.close()
+        await self.coordination.close()
+        for source in self._sources.values():
+            await source.close()

@@ -1,0 +1,284 @@
+"""The coordinator: one sync at a time, nobody waits for a failed engine, nothing committed before it is decided."""
+
+from typing import TypeVar
+
+from weightsync.announcement import SourceRank, TargetRank
+from weightsync.digests import BucketDigest
+from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target
+from weightsync.wire.v1 import (
+    AgentStatus,
+    Capabilities,
+    CommitAnswer,
+    Grant,
+    PublishOutcome,
+    Region,
+    RouteEnd,
+    ShardDigests,
+    WriterId,
+)
+from weightsync_agent.protocol import events as e
+from weightsync_agent.protocol.coordinator import Coordinator, CoordinatorState, Standing
+from weightsync_agent.protocol.gather import Gathered
+
+T = TypeVar("T")
+HERE = Capabilities(mooncake="1", transport="tcp")
+WRITER = WriterId(uid="src", rank=0)
+LAYOUT, PROGRAM, LINEAGE = "1" * 32, "2" * 32, "3" * 16
+BUCKETS = (BucketDigest(offset=0, nbytes=100, digest="4" * 32),)
+
+
+def engine(name: str) -> Engine:
+    rank = TargetRank(rank=0, layout=LAYOUT, program=PROGRAM)
+    routes = (Route(stage=0, source="src", rank=0),)
+    target = Target(uid=name, pod=name, address=name, rank=rank, routes=routes)
+    return Engine(name=name, leader=name, address=name, incarnation="1", targets=(target,))
+
+
+def plan(*names: str, deadline: int = 60) -> Plan:
+    ranks = (SourceRank(rank=0, world_size=1, nonce=LINEAGE),)
+    return Plan(
+        name="ns/x", term=1, generation=1, coordinator="src", strategy=Strategy(deadline_seconds=deadline),
+        sources=(Source(uid="src", pod="src", address="src", ranks=ranks),), engines=tuple(map(engine, names)),
+    )  # fmt: skip
+
+
+class World:
+    """A coordinator, and everything that it asked for."""
+
+    def __init__(self, *names: str, deadline: int = 60) -> None:
+        self.machine = Coordinator("src", HERE, stall_seconds=5.0)
+        self.now = 0.0
+        self.asked: list[object] = []
+        self.feed(e.PlanChanged(plan(*names, deadline=deadline)))
+
+    def feed(self, *events: object) -> "World":
+        for event in events:
+            self.asked += self.machine.handle(event, self.now)
+        return self
+
+    def of(self, kind: type[T]) -> list[T]:
+        """Every action of that kind since the last call."""
+        found = [action for action in self.asked if isinstance(action, kind)]
+        self.asked = [action for action in self.asked if not isinstance(action, kind)]
+        return found
+
+    @property
+    def sync(self) -> str:
+        assert self.machine.sync is not None
+        return self.machine.sync.id
+
+    def publish(self, number: int = 1) -> "World":
+        return self.feed(e.Published(Gathered(LINEAGE, number, "", {})))
+
+    def grant(self, *names: str) -> "World":
+        for name in names:
+            region = Region(session="s", address=1, nbytes=100)
+            given = Grant(grant=name.encode().hex().ljust(32, "0"), region=region, theirs=HERE)
+            self.feed(e.GrantGiven(self.sync, f"{name}/1", 0, given))
+        return self
+
+    def refuse(self, name: str) -> "World":
+        return self.feed(e.GrantRefused(self.sync, f"{name}/1", 0, "Unreachable", "no answer"))
+
+    def shard(self, digest: str = "4", writer: WriterId = WRITER) -> "World":
+        buckets = (BUCKETS[0].model_copy(update={"digest": digest * 32}),)
+        shard = ShardDigests(term=1, sync=self.sync, writer=writer, stage=0, program=PROGRAM, buckets=buckets)
+        return self.feed(e.ShardFilled(shard))
+
+    def verify(self, *names: str, verified: bool = True) -> "World":
+        for name in names:
+            end = RouteEnd(
+                term=1, sync=self.sync, writer=WRITER, target=name, rank=0, grant="0" * 32, verified=verified,
+                reason="" if verified else "Stalled", nbytes=100,
+            )  # fmt: skip
+            self.feed(e.RouteEnded(end))
+        return self
+
+    def decide(self) -> "World":
+        return self.feed(e.DecisionPersisted(self.sync))
+
+    def commit(self, *names: str) -> "World":
+        for name in names:
+            version = f"{LINEAGE}.{self.machine.sync.number}" if self.machine.sync else ""
+            answer = CommitAnswer(version=version, incarnation="1", pause_seconds=0.1, apply_seconds=0.1)
+            self.feed(e.CommitDone(self.sync, f"{name}/1", answer))
+        return self
+
+    def whole(self, *names: str, number: int = 1) -> "World":
+        """One sync from publish to commit."""
+        return self.publish(number).grant(*names).shard().verify(*names).decide().commit(*names)
+
+    def outcome(self) -> PublishOutcome:
+        (found,) = self.of(e.Outcome)
+        return found.outcome
+
+    def outcomes(self) -> dict[str, str]:
+        return {o.engine: o.outcome for o in self.outcome().engines}
+
+
+def test_a_sync_goes_from_grants_to_orders_to_decision_to_commits() -> None:
+    """Each step waits for all of the one before; every engine of the snapshot becomes current."""
+    w = World("a", "b")
+    w.publish()
+    assert len(w.of(e.AskGrant)) == 2
+    assert w.grant("a").of(e.SendOrder) == []
+    (order,) = w.grant("b").of(e.SendOrder)
+    assert [r.engine for r in order.order.routes] == ["a", "b"]
+    assert w.shard().verify("a").of(e.PersistDecision) == []
+    assert len(w.verify("b").of(e.PersistDecision)) == 1
+    assert w.of(e.SendCommit) == []
+    assert len(w.decide().of(e.SendCommit)) == 2
+    assert w.commit("a", "b").outcomes() == {"a": "Current", "b": "Current"}
+    assert w.machine.state is CoordinatorState.IDLE
+
+
+def test_nothing_is_decided_before_the_shards_digests_are_known() -> None:
+    """Verified routes alone do not tell what the version is."""
+    w = World("a").publish().grant("a").verify("a")
+    assert w.of(e.PersistDecision) == []
+    assert len(w.shard().of(e.PersistDecision)) == 1
+
+
+def test_a_failed_handshake_takes_out_that_engine_alone() -> None:
+    """The other is staged and committed; the outcome says why the first is not."""
+    w = World("a", "b").publish().refuse("a").grant("b").shard().verify("b").decide().commit("b")
+    assert w.outcomes() == {"a": "Failed", "b": "Current"}
+
+
+def test_a_failed_route_takes_out_that_engine_alone() -> None:
+    """A stalled target does not keep the others from the barrier."""
+    w = World("a", "b").publish().grant("a", "b").shard().verify("b").verify("a", verified=False)
+    assert w.decide().commit("b").outcomes() == {"a": "Failed", "b": "Current"}
+
+
+def test_the_deadline_takes_out_what_is_unfinished() -> None:
+    """At the deadline the barrier opens for those that are staged."""
+    w = World("a", "b", deadline=10).publish().grant("a", "b").shard().verify("b")
+    w.now = 10.0
+    w.feed(e.Tick()).decide().commit("b")
+    outcome = w.outcome()
+    assert [(o.engine, o.outcome, o.reason) for o in outcome.engines] == [
+        ("a", "Failed", "DeadlineExceeded"),
+        ("b", "Current", ""),
+    ]
+
+
+def test_an_engine_that_failed_does_not_hold_the_next_sync() -> None:
+    """It is reported Behind at once, and repaired alone when the coordinator is idle and its backoff over."""
+    w = World("a", "b").publish().refuse("a").grant("b").shard().verify("b").decide().commit("b")
+    w.of(e.AskGrant), w.outcome()
+    w.publish(2)
+    assert [ask.engine for ask in w.of(e.AskGrant)] == ["b/1"]
+    assert w.grant("b").shard().verify("b").decide().commit("b").outcomes() == {"a": "Behind", "b": "Current"}
+    w.now = 100.0
+    assert [ask.engine for ask in w.feed(e.Tick()).of(e.AskGrant)] == ["a/1"]
+    w.grant("a").shard().verify("a").decide().commit("a")
+    assert w.machine.engines["a/1"].standing is Standing.CURRENT
+
+
+def test_an_engine_that_joins_is_fed_the_last_version() -> None:
+    """No publish is needed; its bytes are those that were decided."""
+    w = World("a").whole("a")
+    w.of(e.AskGrant)
+    w.feed(e.PlanChanged(plan("a", "b")))
+    (ask,) = w.of(e.AskGrant)
+    assert (ask.engine, ask.request.number) == ("b/1", 1)
+    w.grant("b").shard().verify("b").decide().commit("b")
+    assert w.machine.engines["b/1"].standing is Standing.CURRENT
+
+
+def test_a_repair_never_delivers_other_bytes_than_were_decided() -> None:
+    """The source's arena has changed: the repair ends, nothing is committed."""
+    w = World("a").whole("a").feed(e.PlanChanged(plan("a", "b")))
+    w.of(e.SendCommit)
+    w.grant("b").shard(digest="9").verify("b")
+    assert w.machine.sync is None
+    assert w.of(e.SendCommit) == []
+
+
+def test_a_publish_supersedes_an_undecided_repair_and_takes_its_engine_in() -> None:
+    """The joiner becomes a member of the newer sync."""
+    w = World("a").whole("a").feed(e.PlanChanged(plan("a", "b"))).grant("b")
+    w.of(e.AskGrant), w.of(e.Outcome)
+    w.publish(2)
+    assert len(w.of(e.EndOrder)) == 2  # of the first sync, and of the repair
+    assert sorted(ask.engine for ask in w.of(e.AskGrant)) == ["a/1", "b/1"]
+    w.grant("a", "b").shard().verify("a", "b").decide().commit("a", "b")
+    assert w.outcomes() == {"a": "Current", "b": "Current"}
+
+
+def test_a_decided_sync_is_finished_before_the_next_begins() -> None:
+    """A publish during the commits waits, then runs."""
+    w = World("a").publish().grant("a").shard().verify("a").decide()
+    w.of(e.AskGrant)
+    w.publish(2)
+    assert w.of(e.AskGrant) == []
+    assert len(w.commit("a").of(e.AskGrant)) == 1
+
+
+def test_a_commit_is_repeated_while_it_may_succeed() -> None:
+    """A retryable failure is sent again after a backoff; the engine's outcome is the success."""
+    w = World("a").publish().grant("a").shard().verify("a").decide()
+    w.of(e.SendCommit)
+    w.feed(e.CommitFailed(w.sync, "a/1", "Unreachable", "no answer", True))
+    assert w.of(e.SendCommit) == []
+    w.now = 1.0
+    assert len(w.feed(e.Tick()).of(e.SendCommit)) == 1
+    assert w.commit("a").outcomes() == {"a": "Current"}
+
+
+def test_a_broken_publish_is_never_decided() -> None:
+    """One rank's trouble ends the version for all, with its reason."""
+    w = World("a").publish().grant("a")
+    w.feed(e.PublishBroken(LINEAGE, 1, "InvalidInput", "rank 1: bad shape"))
+    outcome = w.outcome()
+    assert (outcome.reason, outcome.version) == ("InvalidInput", None)
+    assert w.of(e.PersistDecision) == []
+
+
+def test_ranks_that_publish_other_bytes_end_the_version() -> None:
+    """Two data-parallel ranks of one stage must hold equal weights."""
+    w = World("a").publish().grant("a").shard().shard(digest="9", writer=WriterId(uid="src", rank=1))
+    assert w.outcome().reason == "RanksDiffer"
+
+
+def test_without_engines_a_publish_ends_at_once() -> None:
+    """NoTargets."""
+    assert World().publish().outcome().reason == "NoTargets"
+
+
+def test_an_engine_that_leaves_the_plan_in_a_sync_is_gone() -> None:
+    """The others are not held up."""
+    w = World("a", "b").publish().grant("a", "b").shard().verify("b").feed(e.PlanChanged(plan("b")))
+    assert w.decide().commit("b").outcomes() == {"a": "Gone", "b": "Current"}
+
+
+def test_new_engines_are_welcomed_once_while_nothing_was_published() -> None:
+    """Their initial gate may open."""
+    w = World("a")
+    assert [welcome.engine.name for welcome in w.of(e.SendWelcome)] == ["a"]
+    assert w.feed(e.PlanChanged(plan("a", "b")), e.Tick()).of(e.SendWelcome)[0].engine.name == "b"
+
+
+def test_an_engine_that_serves_something_else_is_repaired() -> None:
+    """A status that contradicts what was committed makes it behind."""
+    w = World("a").whole("a")
+    w.of(e.AskGrant)
+    w.feed(e.StatusSeen("a/1", AgentStatus(uid="a", term=1, incarnation="1", version="")))
+    assert len(w.of(e.AskGrant)) == 1
+
+
+def test_late_messages_of_an_ended_sync_change_nothing() -> None:
+    """Answers that come after the end are taken without effect."""
+    w = World("a").publish().grant("a")
+    old = w.sync
+    w.feed(e.PublishBroken(LINEAGE, 1, "x", "y"))
+    w.asked.clear()
+    answer = CommitAnswer(version="v", incarnation="1", pause_seconds=0, apply_seconds=0)
+    region = Region(session="s", address=1, nbytes=100)
+    w.feed(
+        e.CommitDone(old, "a/1", answer),
+        e.GrantGiven(old, "a/1", 0, Grant(grant="0" * 32, region=region, theirs=HERE)),
+        e.CommitFailed(old, "a/1", "r", "m", True),
+    )
+    assert w.asked == []

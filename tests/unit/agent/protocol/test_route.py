@@ -1,0 +1,105 @@
+"""A route: written, checked, closed once."""
+
+import pytest
+from weightsync.digests import BucketDigest
+from weightsync.errors import ProtocolError
+from weightsync.wire.v1 import PlannedRoute, Region
+from weightsync_agent.protocol import route as r
+
+D = "0" * 32
+B0 = BucketDigest(offset=0, nbytes=10, digest=D)
+B1 = BucketDigest(offset=10, nbytes=10, digest=D)
+
+
+def route() -> r.Route:
+    region = Region(session="s", address=0, nbytes=20)
+    return r.Route(
+        PlannedRoute(engine="e", target="t", rank=0, address="a", program=D, layout=D, grant=D, region=region)
+    )
+
+
+def walk(*events: object) -> tuple[r.Route, list[object]]:
+    """All actions of the last event."""
+    machine, actions = route(), []
+    for event in events:
+        actions = machine.handle(event, 0.0)
+    return machine, actions
+
+
+FILLED = (r.Filled((B0, B1)), r.AllFilled())
+
+
+def test_what_is_filled_is_written_and_what_is_written_is_receipted() -> None:
+    """Filled asks for a write; a terminal write asks the target to check."""
+    machine = route()
+    assert machine.handle(r.Filled((B0,)), 0.0) == [r.Write((B0,))]
+    assert machine.handle(r.Written((0,)), 0.0) == [r.Receipt((B0,), last=False)]
+
+
+def test_the_last_receipt_comes_once_after_every_bucket_is_verified() -> None:
+    """All buckets verified: one last receipt; its answer verifies the route."""
+    machine, actions = walk(*FILLED, r.Written((0, 10)), r.Checked((0,), ()))
+    assert actions == []
+    assert machine.handle(r.Checked((10,), ()), 0.0) == [r.Receipt((), last=True)]
+    assert machine.handle(r.Checked((), ()), 0.0) == [r.End(True, True, "", "")]
+    assert machine.state is r.RouteState.VERIFIED
+    assert (machine.sent_bytes, machine.resent_bytes) == (20, 0)
+
+
+def test_a_shard_is_not_complete_while_more_may_be_filled() -> None:
+    """Verified buckets alone do not close the route: the filling must have ended."""
+    _, actions = walk(r.Filled((B0,)), r.Written((0,)), r.Checked((0,), ()))
+    assert actions == []
+
+
+def test_an_unequal_bucket_is_written_again_and_counted() -> None:
+    """The target found another digest: the same bucket goes once more."""
+    machine, actions = walk(*FILLED, r.Written((0, 10)), r.Checked((10,), (0,)))
+    assert actions == [r.Write((B0,))]
+    assert machine.resent_bytes == 10
+
+
+def test_a_bucket_that_never_becomes_equal_ends_the_route() -> None:
+    """After RESENDS resends: failed with DigestMismatch, and the part of the grant is closed."""
+    machine = route()
+    machine.handle(r.Filled((B0,)), 0.0)
+    actions: list[object] = []
+    for _ in range(r.RESENDS + 1):
+        machine.handle(r.Written((0,)), 0.0)
+        actions = machine.handle(r.Checked((), (0,)), 0.0)
+    assert isinstance(actions[0], r.Receipt)
+    assert actions[0].last
+    assert isinstance(actions[1], r.End)
+    assert (actions[1].verified, actions[1].reason) == (False, "DigestMismatch")
+
+
+@pytest.mark.parametrize("quiet", [True, False], ids=["quiet", "bytes may still land"])
+def test_only_a_quiet_failure_closes_the_grant(quiet: bool) -> None:
+    """A failed write whose bytes may still land sends no last receipt: the target must fence."""
+    machine, actions = walk(*FILLED, r.WriteBroke(quiet, "Stalled", "m"))
+    assert any(isinstance(a, r.Receipt) and a.last for a in actions) is quiet
+    assert actions[-1] == r.End(False, quiet, "Stalled", "m")
+    assert machine.state is r.RouteState.FAILED
+
+
+def test_giving_up_waits_for_writes_in_flight() -> None:
+    """Cancelled while writing: no last receipt before the writes are terminal."""
+    machine, actions = walk(*FILLED, r.Cancel("Superseded", "newer"))
+    assert actions == [r.StopWriting()]
+    actions = machine.handle(r.WriteBroke(True, "Stopped", "stopped"), 0.0)
+    assert actions == [r.Receipt((), last=True, failed="newer"), r.End(False, True, "Superseded", "newer")]
+
+
+def test_giving_up_comes_too_late_for_a_closing_route() -> None:
+    """The last receipt is on its way: the route still becomes verified."""
+    machine, actions = walk(*FILLED, r.Written((0, 10)), r.Checked((0, 10), ()), r.Cancel("x", "y"))
+    assert actions == []
+    assert machine.handle(r.Checked((), ()), 0.0) == [r.End(True, True, "", "")]
+
+
+def test_an_ended_route_takes_late_events_without_effect() -> None:
+    """Late answers change nothing; what no table row foresees raises."""
+    machine, _ = walk(r.Cancel("x", "y"))
+    assert machine.handle(r.Written((0,)), 0.0) == []
+    with pytest.raises(ProtocolError):
+        machine.handle("nonsense", 0.0)

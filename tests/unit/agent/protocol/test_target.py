@@ -1,0 +1,128 @@
+"""A target rank: whose bytes may land, and what they are."""
+
+import pytest
+from weightsync.digests import BucketDigest, program_root, version_root
+from weightsync.errors import ProtocolError, Refused
+from weightsync.plan import Strategy
+from weightsync.version import Version
+from weightsync.wire.v1 import Capabilities, CommitRequest, GrantRequest, RankCommit, WriterId
+from weightsync_agent.protocol import target as t
+
+LAYOUT, PROGRAM, G1, G2 = "1" * 32, "2" * 32, "a" * 32, "b" * 32
+LINEAGE = "3" * 16
+B0 = BucketDigest(offset=0, nbytes=50, digest="4" * 32)
+B1 = BucketDigest(offset=50, nbytes=50, digest="5" * 32)
+WRITERS = (WriterId(uid="s", rank=0), WriterId(uid="s", rank=1))
+
+
+def request(sync: str = "x", number: int = 1, program: str = PROGRAM) -> GrantRequest:
+    return GrantRequest(
+        term=1, coordinator="c", sync=sync, rank=0, layout=LAYOUT, program=program, lineage=LINEAGE, number=number,
+        writers=WRITERS, ours=Capabilities(mooncake="1", transport="tcp"),
+    )  # fmt: skip
+
+
+def commit(grant: str = G1, number: int = 1, buckets: tuple[BucketDigest, ...] = (B0, B1), **more: str) -> CommitRequest:
+    programs = {PROGRAM: program_root(buckets)}
+    root = more.get("root") or version_root(LINEAGE, number, programs)
+    return CommitRequest(
+        term=1, coordinator="c", sync="x", version=Version(lineage=LINEAGE, number=number, root=root),
+        programs=programs, ranks=(RankCommit(rank=0, grant=grant, program=PROGRAM),), strategy=Strategy(),
+    )  # fmt: skip
+
+
+def target(*events: object) -> t.Target:
+    machine = t.Target(0, LAYOUT, PROGRAM, [(0, 100)])
+    for event in events:
+        machine.handle(event, 0.0)
+    return machine
+
+
+ASK = t.Ask(request(), G1)
+LANDED = (t.Landed(G1, (B0, B1), (B0, B1)),)
+CLOSED = (t.LastReceipt(G1, "s/0", ""), t.LastReceipt(G1, "s/1", ""))
+VERIFIED = (ASK, *LANDED, *CLOSED)
+
+
+def test_a_grant_marks_the_arena_before_it_is_given() -> None:
+    """Filling is written first, then the answer."""
+    assert target().handle(ASK, 0.0) == [t.WriteFilling(G1), t.GiveGrant(G1)]
+
+
+def test_a_second_grant_waits_for_the_death_of_the_receiver() -> None:
+    """A writer of the first is not terminal: the worker is replaced before the range is granted again."""
+    machine = target(ASK)
+    assert machine.handle(t.Ask(request("y", 2), G2), 0.0) == [t.ReplaceWorker()]
+    assert machine.handle(t.Fenced(), 0.0) == [t.WriteFilling(G2), t.GiveGrant(G2)]
+
+
+def test_a_second_grant_needs_no_fence_once_all_writers_are_terminal() -> None:
+    """Quiet by receipts alone."""
+    assert target(ASK, *CLOSED).handle(t.Ask(request("y", 2), G2), 0.0) == [t.WriteFilling(G2), t.GiveGrant(G2)]
+
+
+def test_a_failed_fence_gives_no_grant() -> None:
+    """Without a new worker the asker is refused and the arena is nothing."""
+    machine = target(ASK, t.Ask(request("y", 2), G2))
+    assert isinstance(machine.handle(t.FenceFailed("why"), 0.0)[0], t.RefuseAsk)
+    assert machine.state is t.TargetState.EMPTY
+
+
+def test_only_equal_digests_verify_a_bucket() -> None:
+    """The digest computed here must be the one that the writer claims."""
+    other = B1.model_copy(update={"digest": "6" * 32})
+    assert target(ASK).handle(t.Landed(G1, (B0, other), (B0, B1)), 0.0) == [t.AnswerReceipt((0,), (50,))]
+
+
+def test_digests_of_an_older_grant_are_not_taken() -> None:
+    """A digest that was computed under another grant raises."""
+    with pytest.raises(ProtocolError):
+        target(ASK).handle(t.Landed(G2, (B0,), (B0,)), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("events", "asked", "reason"),
+    [
+        ((ASK, *LANDED, CLOSED[0]), commit(), "NotQuiet"),
+        ((ASK, t.Landed(G1, (B0,), (B0,)), *CLOSED), commit(), "NotVerified"),
+        (VERIFIED, commit(number=2), "WrongVersion"),
+        (VERIFIED, commit(buckets=(B0,)), "DigestMismatch"),
+        (VERIFIED, commit(root="7" * 64), "BadRoot"),
+        (VERIFIED, commit(grant=G2), "GrantClosed"),
+        ((), commit(), "GrantClosed"),
+    ],
+    ids=[
+        "a writer may still write", "a bucket is missing", "the grant was for another version",
+        "other bytes were decided", "the root does not follow from its programs", "another grant", "no grant at all",
+    ],
+)  # fmt: skip
+def test_a_commit_is_refused(events: tuple[object, ...], asked: CommitRequest, reason: str) -> None:
+    """Nothing is sealed unless every byte is verified, quiet, and what was decided."""
+    with pytest.raises(Refused) as caught:
+        target(*events).check_commit(asked)
+    assert caught.value.reason == reason
+
+
+def test_a_commit_seals_once_and_is_idempotent() -> None:
+    """The second commit of the same version changes nothing and is not refused."""
+    machine, asked = target(*VERIFIED), commit()
+    machine.check_commit(asked)
+    assert machine.handle(t.Commit(asked, 0), 0.0) == [t.Seal(G1, asked.version)]
+    machine.check_commit(asked)
+    assert machine.handle(t.Commit(asked, 0), 0.0) == []
+
+
+def test_no_grant_while_the_engine_copies() -> None:
+    """Applying: asked again later."""
+    machine = target(*VERIFIED, t.Commit(commit(), 0), t.ApplyBegins())
+    with pytest.raises(Refused, match="applying"):
+        machine.check_ask(request("y", 2))
+    machine.handle(t.ApplyEnds(), 0.0)
+    machine.check_ask(request("y", 2))
+
+
+def test_another_program_is_refused_before_anything_is_marked() -> None:
+    """The plan is older than the engine: both sides' digests are named."""
+    with pytest.raises(Refused, match="9999") as caught:
+        target().check_ask(request(program="9" * 32))
+    assert caught.value.reason == "LayoutMismatch"
