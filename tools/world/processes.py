@@ -1,0 +1,97 @@
+"""One child process with its log. Only what was started here is ever signalled."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = [ROOT / folder for folder in ("sdk", "operator", "agent", "cli", "examples")]
+
+
+class WorldError(Exception):
+    """Something of the world did not come up or did not happen; the message holds the log's last lines."""
+
+
+class Child:
+    """A running command; its output goes to ``log``."""
+
+    def __init__(self, name: str, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self.name = name
+        self.command = list(command)
+        self.environment = environment
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it (again); the log is appended to."""
+        path = os.pathsep.join(map(str, CODE))
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("WEIGHTSYNC_", "MC_", "POD_"))}
+        environment = {**inherited, "PYTHONUNBUFFERED": "1", **self.environment}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [self.environment.get("PYTHONPATH", ""), path]))
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the last start."""
+        if self._process is None:
+            raise WorldError(f"{self.name} was not started")
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """It runs (or is stopped)."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal; after SIGKILL wait for the end."""
+        if self.alive and self._process is not None:
+            self._process.send_signal(number)
+            if number == signal.SIGKILL:
+                self._process.wait()
+
+    def stop(self, seconds: float = 10.0) -> None:
+        """SIGTERM, and SIGKILL where that does not end it in time."""
+        if not self.alive or self._process is None:
+            return
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def tail(self, lines: int = 25) -> str:
+        """The log's last lines."""
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """A command that runs a module by this interpreter."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def wait(what: str, condition: Callable[[], bool], seconds: float, children: Sequence[Child] = ()) -> None:
+    """Until ``condition`` holds. Raises WorldError at the deadline, or when one of ``children`` has ended."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        for child in children:
+            if not child.alive:
+                raise WorldError(f"{child.name} ended while waiting for {what}:\n{child.tail()}")
+        if time.monotonic() > deadline:
+            tails = "\n".join(f"--- {child.name}\n{child.tail()}" for child in children)
+            raise WorldError(f"{what} did not happen within {seconds:.0f} s\n{tails}")
+        time.sleep(0.05)
