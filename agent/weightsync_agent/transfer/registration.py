@@ -1,0 +1,138 @@
+"""Arenas mapped by path and registered with Mooncake: a few big regions, each once. In the worker's process.
+
+Registration is quadratic in the number of regions and their descriptor is sent in the handshake, so a region is
+an arena, whatever the number of parameters in it.
+"""
+
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from weightsync.errors import TransferError
+from weightsync_agent.transfer.codes import check
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in module mmap of Python 3.11
+
+
+class Engine(Protocol):
+    """What is used of mooncake.engine.TransferEngine here. The single register holds the GIL, the batch does not."""
+
+    def batch_register_memory(self, addresses: list[int], lengths: list[int], /) -> int:
+        """0, or a negative code."""
+
+    def unregister_memory(self, address: int, /) -> int:
+        """0, or a negative code."""
+
+
+@dataclass
+class _Mapped:
+    file: tuple[int, int]  # device and inode
+    map: mmap.mmap
+    view: memoryview
+    address: int
+    readers: int = 0
+
+
+class Registry:
+    """The arenas of one worker, by path. All methods may be called from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._arenas: dict[str, _Mapped] = {}
+
+    def attach(self, path: str, payload: int, nbytes: int) -> int:
+        """Map the file, register its ``nbytes`` from offset ``payload`` on; the address of the payload.
+
+        The same file again: the same address. Read-write, since RDMA registers no read-only mapping. Raises
+        TransferError, also where another file has taken the path: remote writers may hold the old one's address.
+        """
+        with self._lock:
+            descriptor = os.open(path, os.O_RDWR)
+            try:
+                status = os.fstat(descriptor)
+                file = (status.st_dev, status.st_ino)
+                known = self._arenas.get(path)
+                if known is not None and known.file != file:
+                    raise TransferError(f"{path}: another file has taken this path; a new worker must map it")
+                if known is None:
+                    known = self._register(path, descriptor, file, payload, nbytes)
+                return known.address
+            finally:
+                os.close(descriptor)
+
+    def _register(self, path: str, descriptor: int, file: tuple[int, int], payload: int, nbytes: int) -> _Mapped:
+        mapping = mmap.mmap(descriptor, payload + nbytes)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        _populate(descriptor, base, payload + nbytes)
+        code = self._engine.batch_register_memory([base + payload], [nbytes])
+        if code != 0:
+            mapping.close()
+        check(code, f"registering {nbytes} bytes of {path}")
+        self._arenas[path] = _Mapped(file, mapping, memoryview(mapping)[payload:], base + payload)
+        return self._arenas[path]
+
+    def detach(self, path: str) -> None:
+        """Unregister and unmap. The caller knows that no peer writes into it. TransferError: it is being read."""
+        with self._lock:
+            known = self._known(path)
+            if known.readers:
+                raise TransferError(f"{path}: is being digested")
+            check(self._engine.unregister_memory(known.address), f"unregistering {path}")
+            del self._arenas[path]
+            known.view.release()
+            known.map.close()
+
+    def address(self, path: str, buckets: list[tuple[int, int]]) -> int:
+        """Address of the payload, once all buckets lie in it. TransferError names the first that does not."""
+        with self._lock:
+            known = self._known(path)
+            for offset, nbytes in buckets:
+                if offset < 0 or nbytes < 1 or offset + nbytes > len(known.view):
+                    raise TransferError(
+                        f"{path}: {nbytes} bytes at {offset} are not within its {len(known.view)} bytes"
+                    )
+            return known.address
+
+    @contextmanager
+    def reading(self, path: str, buckets: list[tuple[int, int]]) -> Iterator[memoryview]:
+        """The payload, kept mapped meanwhile. Raises TransferError as ``address`` does."""
+        self.address(path, buckets)
+        with self._lock:
+            known = self._known(path)
+            known.readers += 1
+        try:
+            yield known.view
+        finally:
+            with self._lock:
+                known.readers -= 1
+
+    def _known(self, path: str) -> _Mapped:
+        if path not in self._arenas:
+            raise TransferError(f"{path}: not attached")
+        return self._arenas[path]
+
+
+def _populate(descriptor: int, base: int, size: int) -> None:
+    """Map the pages that the file has already, all at once: else the first version pays a fault for each on the wire.
+
+    Holes stay holes: a source's arena has pages only where its own shard lies. A kernel that knows no
+    MADV_POPULATE_WRITE says EINVAL; then the faults come with the first use.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:  # ENXIO: only a hole is left
+            return
+        at = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        if libc.madvise(base + first, at - first, _MADV_POPULATE_WRITE) != 0:
+            return

@@ -1,0 +1,290 @@
+"""The asyncio side of one transfer worker: what the agent calls. Judges what has stalled, and what is quiet."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import structlog
+
+from weightsync.arena import PAYLOAD, Header
+from weightsync.buckets import PAGE, Bucket
+from weightsync.digests import BucketDigest
+from weightsync.errors import InputError, TransferError
+from weightsync.wire.v1 import Capabilities, Region
+from weightsync_agent.transfer import capabilities
+from weightsync_agent.transfer.child import DIED, STALLED, Child
+from weightsync_agent.transfer.frames import Message
+from weightsync_agent.transfer.probe import gone, probe
+from weightsync_agent.transfer.settings import TransferSettings, child_environment
+from weightsync_agent.transfer.write import HALTED
+
+__all__ = ["STALLED", "TransferSettings", "TransferWorker"]
+
+log = structlog.get_logger(__name__)
+
+STUCK = "WorkerStuck"
+OUT_OF_REGION = "OutOfRegion"
+CLOSE_SECONDS = 2.0
+GONE_SECONDS = 1.0
+
+
+class TransferWorker:
+    """One child process around one Mooncake engine. Made by start(); of no use after ``dead``.
+
+    Call start() from a thread that lives as long as the worker: the kernel ends the child with that thread.
+    """
+
+    session: str  # host:port that peers dial
+    capabilities: Capabilities
+    _child: Child
+
+    def __init__(self, name: str, settings: TransferSettings) -> None:
+        self.name = name
+        self._settings = settings
+        self._ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._writes: dict[int, tuple[str, asyncio.Queue[Message]]] = {}  # number: session, what happened
+        self._regions: dict[Path, Region] = {}
+        self._met: set[tuple[str, int]] = set()
+        self._contact: asyncio.TimerHandle | None = None
+        self._stuck = ""  # the session whose first contact holds the worker
+
+    # --- life ---
+
+    @classmethod
+    async def start(cls, host: str, settings: TransferSettings, *, name: str) -> "TransferWorker":
+        """Spawn a worker whose session peers dial at ``host`` (an address of this pod).
+
+        Raises TransferError where Mooncake is missing, does not initialise, or is not ready in time.
+        """
+        version = capabilities.installed()
+        environment = child_environment(settings, host, os.environ)
+        bracketed = f"[{host}]" if ":" in host else host
+        sizes = ("peer_pieces", "peer_bytes", "piece_bytes", "poll_seconds", "digest_threads")
+        options = {"parent": os.getpid(), "host": bracketed, **{size: getattr(settings, size) for size in sizes}}
+        worker = cls(name, settings)
+        worker.capabilities = capabilities.of(version, environment)
+        worker._child = await Child.spawn(
+            name, lambda pipe: json.dumps({**options, "pipe": pipe}), environment, worker._happened
+        )
+        worker.session = f"{bracketed}:{await worker._await_ready()}"
+        log.info("transfer worker started", worker=name, session=worker.session, pid=worker._child.pid)
+        return worker
+
+    async def _await_ready(self) -> int:
+        try:
+            async with asyncio.timeout(self._settings.start_seconds):
+                return await self._ready
+        except TimeoutError as error:
+            raise TransferError(
+                f"worker {self.name} was not ready within {self._settings.start_seconds:g} s", quiet=True
+            ) from error
+        finally:
+            if not self._ready.done() or self._ready.cancelled() or self._ready.exception() is not None:
+                self._child.kill()
+                await self._child.ended()
+
+    @property
+    def pid(self) -> int:
+        """Of the child process, for logs."""
+        return self._child.pid
+
+    @property
+    def dead(self) -> "asyncio.Future[str]":
+        """Resolves with the reason once the process has ended: from then on its regions are quiet."""
+        return self._child.dead
+
+    def kill(self) -> None:
+        """End the process by SIGKILL: the fence. Its regions are quiet once ``dead`` has resolved, not before."""
+        self._child.kill()
+
+    async def close(self) -> None:
+        """End the process and wait for that; what is pending raises TransferError."""
+        self._child.send({"call": "close"})
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await asyncio.shield(self.dead)
+        except TimeoutError:
+            self.kill()
+        await self._child.ended()
+
+    # --- calls ---
+
+    async def attach(self, path: Path) -> Region:
+        """Map the arena file, register its payload; the same file again gives the same region.
+
+        Raises InputError where the file is no arena, TransferError where it cannot be registered.
+        """
+        nbytes = _header(path).nbytes
+        address = await self._child.call(
+            "attach", self._settings.call_seconds, path=str(path), payload=PAYLOAD, nbytes=nbytes
+        )
+        region = self._regions[path] = Region(session=self.session, address=address, nbytes=nbytes)
+        return region
+
+    async def detach(self, path: Path) -> None:
+        """Unmap a source's arena. Raises TransferError while a write from it is not terminal.
+
+        Never for an arena that others write into: Mooncake writes to an address even after it was unregistered.
+        """
+        await self._child.call("detach", self._settings.call_seconds, path=str(path))
+        self._regions.pop(path, None)
+
+    async def digest(self, path: Path, buckets: Sequence[Bucket]) -> list[BucketDigest]:
+        """xxh3-128 of each bucket of an attached arena, in their order."""
+        runs = [(bucket.offset, bucket.nbytes) for bucket in buckets]
+        found = await self._child.call("digest", self._settings.call_seconds, path=str(path), buckets=runs)
+        return [
+            BucketDigest(offset=bucket.offset, nbytes=bucket.nbytes, digest=digest)
+            for bucket, digest in zip(buckets, found, strict=True)
+        ]
+
+    async def probe(self, session: str, *, deadline_seconds: float) -> None:
+        """Whether a peer's worker answers. Raises TransferError."""
+        await probe(session, deadline_seconds)
+
+    async def write(
+        self, path: Path, buckets: Sequence[Bucket], to: Region, *, stall_seconds: float
+    ) -> AsyncIterator[Bucket]:
+        """Write buckets of an attached arena to the same offsets of ``to``; yields each once it has landed.
+
+        Raises TransferError. With reason Stalled nothing became terminal for ``stall_seconds``; with any other
+        every piece of this call is terminal and the source's bytes may change again. ``quiet`` tells of the region:
+        none of this call's bytes can land any more. A piece that Mooncake accepted and then failed may have left
+        bytes in the target's sockets, which a target that was only stopped still applies when it goes on: there
+        ``quiet`` is True only where the target's process is known to have ended.
+        A caller that leaves the iteration stops what was not submitted; detach() tells when the rest is terminal.
+        """
+        self._check(path, buckets, to)
+        await self._meet(to, min(stall_seconds, self._settings.contact_seconds))
+        number = self._child.number()
+        queue: asyncio.Queue[Message] = asyncio.Queue()
+        self._writes[number] = (to.session, queue)
+        self._child.send({
+            "call": "write", "id": number, "path": str(path), "session": to.session, "address": to.address,
+            "buckets": [(bucket.offset, bucket.nbytes) for bucket in buckets],
+        })  # fmt: skip
+        ended = False
+        try:
+            while not ended:
+                message = await _within(queue, to, stall_seconds)
+                ended = message["event"] in {"end", "dead"}
+                if error := await self._failure(message, to):
+                    raise error
+                for done in message.get("done", ()):
+                    yield buckets[done]
+        finally:
+            del self._writes[number]
+            if not ended:
+                self._child.send({"call": "drop", "id": number})
+
+    # --- of a write ---
+
+    def _check(self, path: Path, buckets: Sequence[Bucket], to: Region) -> None:
+        """Raises TransferError before anything is asked of the worker."""
+        self._child.alive()
+        if self._stuck:
+            raise self._held(quiet=True)
+        source = self._regions.get(path)
+        if source is None:
+            raise TransferError(f"{path}: not attached to worker {self.name}", quiet=True)
+        for bucket in buckets:
+            if bucket.offset + bucket.nbytes > min(source.nbytes, to.nbytes):
+                raise TransferError(
+                    f"bucket of {bucket.nbytes} bytes at {bucket.offset} is not within both regions "
+                    f"({source.nbytes} bytes here, {to.nbytes} at {to.session})",
+                    reason=OUT_OF_REGION,
+                    quiet=True,
+                )
+
+    async def _meet(self, to: Region, deadline: float) -> None:
+        """Probe a region before this worker's first write to it."""
+        if (to.session, to.address) in self._met:
+            return
+        peer = await probe(to.session, deadline)
+        if not peer.holds(to.address, to.nbytes):
+            raise TransferError(
+                f"worker {to.session} has not registered {to.nbytes} bytes at {to.address:#x}",
+                reason=OUT_OF_REGION,
+                quiet=True,
+            )
+        self._met.add((to.session, to.address))
+
+    async def _failure(self, message: Message, to: Region) -> TransferError | None:
+        match message:
+            case {"event": "dead", "message": reason}:
+                return TransferError(reason, reason=DIED, quiet=await gone(to.session, GONE_SECONDS))
+            case {"event": "held"}:
+                return TransferError(f"the first contact with {to.session} has not ended", reason=STALLED)
+            case {"event": "end", "failed": failed, "lost": lost} if failed:
+                quiet = lost == 0 or await gone(to.session, GONE_SECONDS)
+                if failed == HALTED:
+                    return self._held(quiet=quiet)
+                return TransferError(f"a write to {to.session} failed: {failed}", quiet=quiet)
+        return None
+
+    def _held(self, *, quiet: bool) -> TransferError:
+        return TransferError(
+            f"worker {self.name} is held in its first contact with {self._stuck or 'a peer'}: start another",
+            reason=STUCK,
+            quiet=quiet,
+        )
+
+    # --- what the child tells ---
+
+    def _happened(self, message: Message) -> None:
+        match message:
+            case {"event": "ready", "port": port}:
+                if not self._ready.done():
+                    self._ready.set_result(port)
+            case {"event": "unusable", "message": reason}:
+                self._unready(reason)
+            case {"event": "contact", "session": session}:
+                loop = asyncio.get_running_loop()
+                self._contact = loop.call_later(self._settings.contact_seconds, self._hold, session)
+            case {"event": "contacted"}:
+                self._contact_over()
+                self._stuck = ""
+            case {"event": "dead", "message": reason}:
+                self._contact_over()
+                self._unready(reason)
+                for _, queue in self._writes.values():
+                    queue.put_nowait(message)
+            case {"write": number} if number in self._writes:
+                self._writes[number][1].put_nowait(message)
+
+    def _unready(self, reason: str) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(TransferError(f"worker {self.name}: {reason}", reason=DIED, quiet=True))
+
+    def _contact_over(self) -> None:
+        if self._contact is not None:
+            self._contact.cancel()
+
+    def _hold(self, session: str) -> None:
+        """A first contact does not end: no write of this worker can go on, to whomever."""
+        log.warning("transfer worker is held in a first contact", worker=self.name, session=session)
+        self._stuck = session
+        for to, queue in self._writes.values():
+            if to == session:
+                queue.put_nowait({"event": "held"})
+        self._child.send({"call": "halt"})
+
+
+async def _within(queue: "asyncio.Queue[Message]", to: Region, stall_seconds: float) -> Message:
+    try:
+        async with asyncio.timeout(stall_seconds):
+            return await queue.get()
+    except TimeoutError as error:
+        raise TransferError(
+            f"nothing of a write to {to.session} ended for {stall_seconds:g} s", reason=STALLED
+        ) from error
+
+
+def _header(path: Path) -> Header:
+    try:
+        with path.open("rb") as file:
+            return Header.unpack(file.read(PAGE), str(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
