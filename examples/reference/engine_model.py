@@ -32,11 +32,15 @@ class KVCache:
         """Sequences held."""
         return self.keys.shape[1]
 
+    @property
+    def capacity(self) -> int:
+        """Positions that memory is held for."""
+        return self.keys.shape[3]
+
     def reserve(self, length: int) -> None:
         """Make room for ``length`` positions in all."""
-        capacity = self.keys.shape[3]
-        if length > capacity:
-            more = (0, 0, 0, -(-max(length, 2 * capacity) // GROW) * GROW - capacity)
+        if length > self.capacity:
+            more = (0, 0, 0, -(-max(length, 2 * self.capacity) // GROW) * GROW - self.capacity)
             self.keys, self.values = functional.pad(self.keys, more), functional.pad(self.values, more)
 
     def select(self, rows: Tensor) -> "KVCache":
