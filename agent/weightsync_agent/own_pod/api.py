@@ -80,6 +80,11 @@ class Api:
         except (*NO_ANSWER, ValueError) as error:  # ValueError: the connection ended inside of a line of JSON
             raise unreachable(what, error) from error
 
+    async def issuer_and_keys(self) -> tuple[str, Json]:
+        """The issuer of service account tokens, and the public keys that check them, as JSON."""
+        issuer = await self.get("/.well-known/openid-configuration")
+        return str(issuer["issuer"]), await self.get("/openid/v1/jwks")
+
     async def close(self) -> None:
         """End the connection."""
         await self._connection.close()  # type: ignore[no-untyped-call]
