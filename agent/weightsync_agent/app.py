@@ -2,13 +2,102 @@
 
 import asyncio
 import contextlib
+from functools import partial
 
+import structlog
+
+from weightsync.errors import InputError
 from weightsync_agent.base import Common
 from weightsync_agent.engine_agent import EngineAgent
-from weightsync_agent.journal.file import StateFile
-from weightsync_agent.journal.records import Counters
+from weightsync_agent.engines.keys import Keys
+from weightsync_agent.engines.sglang import SGLangEngine
+from weightsync_agent.journal.file import CountersFile, DecisionFile, JournalFile
+from weightsync_agent.own_pod.api import Api
+from weightsync_agent.own_pod.base import Identity, OwnPod
+from weightsync_agent.own_pod.cluster import KubernetesOwnPod
+from weightsync_agent.own_pod.no_pod import NoPod
+from weightsync_agent.peers import auth
+from weightsync_agent.peers.keys import KeyCache, KeyDocument
 from weightsync_agent.peers.server import HttpServer
+from weightsync_agent.plan_feed.base import PlanFeed
+from weightsync_agent.plan_feed.from_file import FilePlanFeed
+from weightsync_agent.plan_feed.from_slices import SlicePlanFeed, initial_gate_allows
+from weightsync_agent.settings import Settings
 from weightsync_agent.trainer_agent import TrainerAgent
+
+log = structlog.get_logger(__name__)
+
+INITIAL_GATE_SECONDS = 2.0  # between two looks at the resource, while nobody has welcomed the engine
+
+
+async def run(settings: Settings, stop: asyncio.Event) -> None:
+    """One agent, until ``stop`` is set. Raises WeightSyncError where it cannot go on."""
+    async with contextlib.AsyncExitStack() as stack:
+        api = await Api.connect() if settings.in_cluster else None
+        if api is not None:
+            stack.push_async_callback(api.close)
+        proof = _auth(settings, api)
+        common = Common(settings, _own_pod(settings, api), proof.credentials, proof.verifier)
+        agent: EngineAgent | TrainerAgent
+        if settings.role == "engine":
+            agent = await _engine(settings, common, api, stack)
+        else:
+            agent = await _trainer(settings, common, api, stack)
+        await serve(common, agent, stop)
+
+
+def _auth(settings: Settings, api: Api | None) -> auth.Auth:
+    if settings.auth_mode == "token":
+        if api is None:
+            raise InputError("tokens can be checked only with the cluster's keys")
+
+        async def fetch(api: Api) -> KeyDocument:
+            return KeyDocument(*await api.issuer_and_keys())
+
+        return auth.by_token(settings.token_file, KeyCache(partial(fetch, api)), settings.pod_namespace)
+    if settings.auth_mode == "secret":
+        if settings.secret_file is None:
+            raise InputError("WEIGHTSYNC_SECRET_FILE is not set: agents of a plan file know one another by a secret")
+        return auth.by_secret(settings.secret_file)
+    return auth.by_nothing()
+
+
+def _own_pod(settings: Settings, api: Api | None) -> OwnPod:
+    if api is None:
+        return NoPod()
+    return KubernetesOwnPod(api, Identity(settings.pod_name, settings.pod_namespace, settings.pod_uid))
+
+
+async def _engine(
+    settings: Settings, common: Common, api: Api | None, stack: contextlib.AsyncExitStack
+) -> EngineAgent:
+    keys = Keys.read(settings.engine_admin_key_file, settings.engine_api_key_file)
+    adapter = await stack.enter_async_context(SGLangEngine(settings.engine_url, settings.directory, keys))
+    allowed = None
+
+    if api is not None:
+
+        async def allowed() -> bool:  # type: ignore[no-redef]
+            return await initial_gate_allows(api, settings.pod_namespace, await common.own_pod.labels())
+
+    return EngineAgent(common, adapter, JournalFile.within(settings.directory), allowed)
+
+
+async def _trainer(
+    settings: Settings, common: Common, api: Api | None, stack: contextlib.AsyncExitStack
+) -> TrainerAgent:
+    feed: PlanFeed
+    term = None
+    if settings.plan_path is not None:
+        feed = FilePlanFeed(settings.plan_path)
+        term = CountersFile.within(settings.directory).count_start()
+    elif api is not None:
+        feed = SlicePlanFeed(api, settings.pod_namespace, settings.uid)
+    else:
+        raise InputError("a plan from the cluster needs the cluster")
+    await feed.start()
+    stack.push_async_callback(feed.stop)
+    return TrainerAgent(common, feed, DecisionFile.within(settings.directory), term)
 
 
 async def serve(common: Common, agent: EngineAgent | TrainerAgent, stop: asyncio.Event) -> None:
@@ -21,6 +110,7 @@ async def serve(common: Common, agent: EngineAgent | TrainerAgent, stop: asyncio
     running = asyncio.create_task(agent.run())
     stopping = asyncio.create_task(stop.wait())
     common.ready = True
+    log.info("agent", role=common.settings.role, address=common.settings.address, uid=common.settings.uid)
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
@@ -29,17 +119,8 @@ async def serve(common: Common, agent: EngineAgent | TrainerAgent, stop: asyncio
         common.ready = False
         for task in (running, stopping):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(running, stopping, return_exceptions=True)
         await agent.close()
         await server.close()
         await common.own_pod.stop()
         await common.client.close()
-
-
-def next_term(counters: StateFile[Counters]) -> int:
-    """The start count of this agent, raised and persisted: the term where there is no cluster to give one."""
-    before = counters.read() or Counters()
-    after = Counters(starts=before.starts + 1)
-    counters.write(after)
-    return after.starts

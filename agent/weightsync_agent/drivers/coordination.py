@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from weightsync.errors import PeerError, Refused
+from weightsync.errors import InputError, PeerError, Refused
 from weightsync.plan import Plan
 from weightsync.report import Report
 from weightsync.version import version_name
@@ -37,7 +37,7 @@ from weightsync_agent.journal.records import Decision
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient, Unreachable
 from weightsync_agent.protocol import events as e
-from weightsync_agent.protocol.coordinator import Coordinator, Standing
+from weightsync_agent.protocol.coordinator import Coordinator, Sealed, Standing
 from weightsync_agent.protocol.gather import Gather
 from weightsync_agent.protocol.reporting import report_of
 
@@ -74,11 +74,22 @@ class Coordination:
         self._status_current = status_current
         self._gather = Gather()
         self._naming = Naming()
-        self._waiting: dict[int, asyncio.Future[PublishAnswer]] = {}
+        self._waiting: dict[tuple[int, str, int], asyncio.Future[PublishAnswer]] = {}
         self._outcomes: OrderedDict[str, asyncio.Future[PublishOutcome]] = OrderedDict()
         self._asked: dict[str, float] = {}
         self._background = Background("coordinator")
         self._ticker: asyncio.Task[None] | None = None
+        self._restore()
+
+    def _restore(self) -> None:
+        """After a restart: what was decided stays what repairs deliver, and what engines are compared with."""
+        try:
+            decision = self._decisions.read()
+        except InputError as error:
+            log.warning("the last decision cannot be read; the next publish makes one", why=str(error))
+            return
+        if decision is not None:
+            self.machine.sealed = Sealed(decision.version, decision.label, dict(decision.programs))
 
     # --- events from outside ---
 
@@ -98,26 +109,34 @@ class Coordination:
         """A rank called publish(): answers once all ranks have. Raises Refused at the deadline, naming who lacks."""
         plan = self._coordinating()
         rank = request.writer.rank
-        gathered, replaced = self._gather.add(request)
-        if replaced is not None:
-            self._answer(rank, Refused(f"rank {rank} began another publish", reason="Superseded"))
-        mine = self._waiting[rank] = asyncio.get_running_loop().create_future()
+        gathered, void = self._gather.add(request)
+        for each in void:
+            message = f"rank {each.writer.rank}: publish {each.sequence} is void: the other ranks gave it up"
+            self._answer(each, Refused(message, reason="Superseded"))
+        if request in void:
+            raise Refused(
+                f"rank {rank}: publish {request.sequence} came after the others gave it up", reason="Superseded"
+            )
+        mine = self._waiting[_life(request)] = asyncio.get_running_loop().create_future()
         if gathered is not None:
             self._expect(version_name(gathered.lineage, gathered.number))
-            for each in list(self._waiting):
+            for each in gathered.ranks.values():
                 self._answer(each, PublishAnswer(lineage=gathered.lineage, number=gathered.number))
             self._feed(e.Published(gathered))
         try:
             return await asyncio.wait_for(asyncio.shield(mine), plan.strategy.deadline_seconds)
         except TimeoutError:
+            missing = self._gather.missing()
+            self._gather.drop(request)
+            self._waiting.pop(_life(request), None)
             raise Refused(
-                f"ranks {self._gather.missing()} did not call publish() within {plan.strategy.deadline_seconds} s",
+                f"ranks {missing} did not call publish() within {plan.strategy.deadline_seconds} s",
                 reason="RanksMissing",
                 status=504,
             ) from None
 
-    def _answer(self, rank: int, what: PublishAnswer | Refused) -> None:
-        future = self._waiting.pop(rank, None)
+    def _answer(self, request: PublishRequest, what: PublishAnswer | Refused) -> None:
+        future = self._waiting.pop(_life(request), None)
         if future is not None and not future.done():
             future.set_exception(what) if isinstance(what, Refused) else future.set_result(what)
 
@@ -290,3 +309,8 @@ class Coordination:
         if self._ticker is not None:
             self._ticker.cancel()
         await self._background.close()
+
+
+def _life(request: PublishRequest) -> tuple[int, str, int]:
+    """Names one call of publish() by one life of one rank."""
+    return request.writer.rank, request.nonce, request.sequence

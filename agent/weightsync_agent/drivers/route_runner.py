@@ -119,7 +119,7 @@ class RouteRunner:
                 self.feed(r.Written((bucket.offset,)))
         except TransferError as error:
             self._note(error)
-        self._writers.discard(asyncio.current_task())  # type: ignore[arg-type]
+        self._writers.discard(asyncio.current_task())
         if self._broke is None:
             self._start_writers()
         elif not self._writers:

@@ -33,36 +33,55 @@ def lineage_of(nonces: Mapping[int, str]) -> str:
 
 @dataclass
 class Gather:
-    """Publishes that wait for the other ranks'. ``number`` is the last one given in ``lineage``."""
+    """Publishes that wait for the other ranks'.
+
+    Within a lineage a version's number is the highest of its ranks' sequence numbers: it rises with every publish,
+    and every coordinator counts alike without remembering. before: each rank's sequence at the last version.
+    """
 
     lineage: str = ""
-    number: int = 0
+    before: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, PublishRequest] = field(default_factory=dict)
 
-    def add(self, request: PublishRequest) -> tuple[Gathered | None, PublishRequest | None]:
-        """Take a rank's publish; returns the version if it was the last to come, and a publish that it replaced.
+    def add(self, request: PublishRequest) -> tuple[Gathered | None, list[PublishRequest]]:
+        """Take a rank's publish; returns the version if it was the last to come, and publishes that are void.
 
-        A rank that restarted replaces what its former life left waiting. Raises Refused where the ranks do not
-        agree on the size of their world.
+        Void is what the same rank left waiting before (it restarted, or gave up), and a publish that the others
+        have given up already: pairing it with their next one would mix two steps of training. Raises Refused
+        where the ranks do not agree on the size of their world.
         """
+        rank = request.writer.rank
         for other in self.waiting.values():
             if other.world_size != request.world_size or other.stages != request.stages:
                 raise Refused(
-                    f"rank {request.writer.rank} says {request.world_size} ranks in {request.stages} stages, rank "
+                    f"rank {rank} says {request.world_size} ranks in {request.stages} stages, rank "
                     f"{other.writer.rank} says {other.world_size} in {other.stages}: give every Publisher the same",
                     reason="WorldsDiffer",
                 )
-        replaced = self.waiting.get(request.writer.rank)
-        self.waiting[request.writer.rank] = request
+        void = [self.waiting[rank]] if rank in self.waiting else []
+        self.waiting[rank] = request
         if len(self.waiting) < request.world_size:
-            return None, replaced
+            return None, void
+        lineage = lineage_of({r: each.nonce for r, each in self.waiting.items()})
+        if lineage == self.lineage:
+            late = self._late()
+            if late:
+                return None, void + [self.waiting.pop(r) for r in late]
         ranks = dict(sorted(self.waiting.items()))
-        self.waiting = {}
-        lineage = lineage_of({rank: r.nonce for rank, r in ranks.items()})
-        self.number = self.number + 1 if lineage == self.lineage else 1
-        self.lineage = lineage
-        label = next((r.label for r in ranks.values() if r.label), "")
-        return Gathered(lineage, self.number, label, ranks), replaced
+        self.waiting, self.lineage = {}, lineage
+        self.before = {r: each.sequence for r, each in ranks.items()}
+        label = next((each.label for each in ranks.values() if each.label), "")
+        return Gathered(lineage, max(self.before.values()), label, ranks), void
+
+    def _late(self) -> list[int]:
+        """Ranks whose publish is an earlier step than the others'."""
+        steps = {rank: each.sequence - self.before.get(rank, 0) for rank, each in self.waiting.items()}
+        return [rank for rank, step in steps.items() if step < max(steps.values())]
+
+    def drop(self, request: PublishRequest) -> None:
+        """The rank gave up waiting for the others."""
+        if self.waiting.get(request.writer.rank) is request:
+            del self.waiting[request.writer.rank]
 
     def missing(self) -> list[int]:
         """Ranks whose publish is awaited while others wait."""

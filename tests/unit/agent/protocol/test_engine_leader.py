@@ -34,7 +34,9 @@ def test_a_fresh_engine_waits_for_its_welcome() -> None:
     """The gate opens only when somebody says that nothing was published."""
     machine = leader(*FRESH)
     assert machine.state is m.LeaderState.FRESH
-    assert machine.handle(m.Welcomed(True), 0.0) == [m.SetGate(True, "BaseCheckpoint", "nothing has been published yet")]
+    assert machine.handle(m.Welcomed(True), 0.0) == [
+        m.SetGate(True, "BaseCheckpoint", "nothing has been published yet")
+    ]
 
 
 def test_steps_run_one_after_the_other_and_end_current() -> None:

@@ -1,6 +1,7 @@
 """A route: written, checked, closed once."""
 
 import pytest
+
 from weightsync.digests import BucketDigest
 from weightsync.errors import ProtocolError
 from weightsync.wire.v1 import PlannedRoute, Region

@@ -3,6 +3,7 @@
 from enum import Enum, auto
 
 import pytest
+
 from weightsync.errors import ProtocolError
 from weightsync_agent.protocol.coordinator import Coordinator, CoordinatorState
 from weightsync_agent.protocol.engine_leader import EngineLeader, LeaderState

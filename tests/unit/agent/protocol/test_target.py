@@ -1,6 +1,7 @@
 """A target rank: whose bytes may land, and what they are."""
 
 import pytest
+
 from weightsync.digests import BucketDigest, program_root, version_root
 from weightsync.errors import ProtocolError, Refused
 from weightsync.plan import Strategy
@@ -22,7 +23,9 @@ def request(sync: str = "x", number: int = 1, program: str = PROGRAM) -> GrantRe
     )  # fmt: skip
 
 
-def commit(grant: str = G1, number: int = 1, buckets: tuple[BucketDigest, ...] = (B0, B1), **more: str) -> CommitRequest:
+def commit(
+    grant: str = G1, number: int = 1, buckets: tuple[BucketDigest, ...] = (B0, B1), **more: str
+) -> CommitRequest:
     programs = {PROGRAM: program_root(buckets)}
     root = more.get("root") or version_root(LINEAGE, number, programs)
     return CommitRequest(
