@@ -6,6 +6,7 @@ a deadline or ends with the process.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -42,6 +43,9 @@ class Child:
         self.pid = process.pid
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._process = process
+        # Popen.kill() polls before it signals, and so steals the exit status from asyncio where the process has just
+        # ended; a pidfd signals this process or none.
+        self._pidfd = os.pidfd_open(process.pid)
         self._pipe = pipe
         self._happened = happened
         self._last_words: deque[str] = deque(maxlen=LAST_WORDS)
@@ -76,8 +80,9 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL; ``dead`` resolves when it is over."""
-        if self._process.returncode is None and not self.dead.done():
-            self._process.kill()
+        if not self.dead.done():
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def ended(self) -> None:
         """Wait for the end."""
@@ -151,6 +156,7 @@ class Child:
         reason = f"worker {self.name} ended {how}{words}"
         log.info("transfer worker ended", worker=self.name, pid=self.pid, how=how)
         self._pipe.close()
+        os.close(self._pidfd)
         self.dead.set_result(reason)
         for future in self._calls.values():
             if not future.done():
