@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -63,7 +64,7 @@ def read_checkpoint(directory: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
     config, path = ModelConfig.load(directory), directory / WEIGHTS
     try:
         found = load_file(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     state = {}
     for name, shape in checkpoint_shapes(config).items():
