@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target, Transfer
 from weightsync_operator.planning import coordinator, mapping, term
@@ -17,7 +18,7 @@ class Wish:
     """What the user asks for, as plans carry it. changed: it differs from what the previous plan was made for."""
 
     name: str
-    initial_gate: str = "Open"
+    initial_gate: Literal["Open", "Closed"] = "Open"
     suspend: bool = False
     transfer: Transfer = field(default_factory=Transfer)
     strategy: Strategy = field(default_factory=Strategy)
@@ -40,13 +41,18 @@ def compose(wish: Wish, sources: Sources, members: Sequence[Member], previous: P
         body, engines, leader, number = previous.sources, previous.engines, previous.coordinator, previous.term
     else:
         return None
-    plan = Plan.model_validate(
-        {
-            "name": wish.name, "term": number, "generation": 0, "coordinator": leader,
-            "initial_gate": wish.initial_gate, "suspend": wish.suspend, "transfer": wish.transfer,
-            "strategy": wish.strategy, "sources": body, "engines": engines,
-        }
-    )  # fmt: skip
+    plan = Plan(
+        name=wish.name,
+        term=number,
+        generation=0,
+        coordinator=leader,
+        initial_gate=wish.initial_gate,
+        suspend=wish.suspend,
+        transfer=wish.transfer,
+        strategy=wish.strategy,
+        sources=body,
+        engines=engines,
+    )
     changed = wish.changed or previous is None or not same_content(plan, previous)
     return plan.model_copy(update={"generation": term.next_generation(previous, changed=changed)})
 

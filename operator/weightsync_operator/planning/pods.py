@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from weightsync.announcement import Announcement
 from weightsync.report import Report
-
-NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class Pod:
     name: str
     uid: str
     created: str = ""
-    labels: Mapping[str, str] = field(default=NO_LABELS)
+    labels: Mapping[str, str] = field(default_factory=dict)
     gone: str = ""
     announcement: Announcement | None = None
     problem: str = ""
@@ -39,3 +36,8 @@ def listing(names: Iterable[str], limit: int = 5) -> str:
     every = list(names)
     rest = len(every) - limit
     return ", ".join(every[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def count(number: int, noun: str) -> str:
+    """``1 engine``, ``2 engines``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

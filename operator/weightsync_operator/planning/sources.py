@@ -141,7 +141,7 @@ def _missing_ranks(found: Sequence[Source], bare: list[int], waiting: list[str])
     pods = f"; waiting for pods {listing(waiting)}" if waiting else ""
     return Finding(
         reasons.RANKS_MISSING,
-        f"the trainer has {world} ranks, {listing(map(str, missing))} missing; there: {have}{stages}{pods}",
+        f"the trainer has {world} ranks, missing: {listing(map(str, missing))}; there: {have}{stages}{pods}",
     )
 
 

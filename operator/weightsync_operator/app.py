@@ -1,0 +1,154 @@
+"""Wires, starts, stops: the only place that knows all parts. A part that ends unasked ends the process."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import kopf
+import structlog
+
+from weightsync.errors import WeightSyncError
+from weightsync_operator import handlers, health
+from weightsync_operator.feed import Feed
+from weightsync_operator.kube import paths
+from weightsync_operator.kube.client import Kube
+from weightsync_operator.kube.errors import KubeError, NotFound, Unavailable
+from weightsync_operator.kube.lease import Lease
+from weightsync_operator.metrics import Metrics
+from weightsync_operator.observe import Seen
+from weightsync_operator.reconcile import Reconciler
+from weightsync_operator.settings import Settings
+from weightsync_operator.store import Store
+from weightsync_operator.tasks import Tasks
+
+log = structlog.get_logger(__name__)
+
+START_RETRY_SECONDS = 2.0
+STUCK_SECONDS = 300.0  # a pass is a few calls of at most 30 s each
+
+
+class App:
+    """One operator process."""
+
+    def __init__(self, settings: Settings, kube: Kube) -> None:
+        self._settings = settings
+        self._kube = kube
+        self._metrics = Metrics()
+        self._store = Store()
+        self._reconciler = Reconciler(kube, self._store, self._metrics, lambda: datetime.now(UTC), settings.identity)
+        self._tasks = Tasks(self._reconciler.run, self._failed, settings.debounce_seconds)
+        self._feed = Feed(self._store, self._tasks.wake, self._gone)
+        self._lease: Lease | None = None
+        if settings.leader_election:
+            self._lease = Lease(kube, settings.lease_name, settings.lease_namespace, settings.identity)
+        self._stage = "starting"
+        for kind, shelf in (("Pod", self._store.pods), ("WeightSync", self._store.syncs)):
+            self._metrics.seen.labels(kind).set_function(shelf.__len__)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until ``stop`` is set. Raises what ended a part; Unavailable where the Lease was lost."""
+        served = health.application(self._healthy, self._ready, self._metrics)
+        runner, port = await health.serve(served, self._settings.health_host, self._settings.health_port)
+        log.info("serving health and metrics", port=port)
+        try:
+            await _until(stop, self._work(stop))
+        finally:
+            await self._tasks.close()
+            if self._lease is not None:
+                with contextlib.suppress(Unavailable):  # it expires by itself
+                    await self._lease.release()
+            await runner.cleanup()
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        await self._crds()
+        if self._lease is not None:
+            self._stage = "standing by for the Lease"
+            await self._lease.acquire()
+            log.info("leading", lease=self._settings.lease_name, identity=self._settings.identity)
+        self._stage = "listing"
+        parts: list[Coroutine[Any, Any, None]] = [self._kopf(stop), self._resync(), self._tasks.broken()]
+        if self._lease is not None:
+            parts.append(self._lease.lost())
+        await _first(parts)
+        if not stop.is_set():
+            raise Unavailable("the Lease was lost: another operator may be working")
+
+    async def _crds(self) -> None:
+        """kopf looks for kinds once: wait until they are served."""
+        while True:
+            try:
+                await self._kube.get(paths.group())
+            except NotFound:
+                self._stage = "waiting for the CRDs: install them"
+                log.warning("the CRDs are not installed yet")
+            except KubeError as error:
+                self._stage = f"waiting for the API server: {error}"
+                log.warning("the API server cannot be used yet", error=str(error))
+            else:
+                return
+            await asyncio.sleep(START_RETRY_SECONDS)
+
+    async def _kopf(self, stop: asyncio.Event) -> None:
+        await kopf.operator(
+            registry=handlers.register(self._feed, self._kube),
+            settings=handlers.kopf_settings(self._settings),
+            standalone=True,
+            clusterwide=not self._settings.namespaces,
+            namespaces=self._settings.namespaces,
+            stop_flag=stop,
+        )
+        # kopf takes the signals over, and ends without an error only because of one, or of the flag.
+        stop.set()
+
+    async def _resync(self) -> None:
+        while True:
+            delay = self._settings.resync_seconds
+            try:
+                await self._feed.resync(self._kube, self._settings.namespaces, self._settings.pod_selector)
+                self._stage = "working"
+            except KubeError as error:
+                self._metrics.errors.labels(error.reason).inc()
+                log.warning("listing failed", error=str(error))
+                delay = START_RETRY_SECONDS
+            await asyncio.sleep(delay)
+
+    def _failed(self, uid: str, error: WeightSyncError) -> None:
+        self._metrics.errors.labels(error.reason).inc()
+        seen = self._store.sync(uid)
+        log.warning("pass failed", weightsync=seen.key if seen else uid, reason=error.reason, error=str(error))
+
+    def _gone(self, seen: Seen) -> None:
+        self._tasks.forget(seen.uid)
+        self._reconciler.forget(seen)
+
+    def _healthy(self) -> str:
+        age = asyncio.get_running_loop().time() - self._tasks.oldest_pass()
+        return f"a pass has been running for {age:.0f} s" if age > STUCK_SECONDS else ""
+
+    def _ready(self) -> str:
+        # Standing by is ready: a rolling update waits for the new pod before it ends the leader.
+        return "" if self._stage in ("working", "standing by for the Lease") else self._stage
+
+
+async def _first(parts: list[Coroutine[Any, Any, None]]) -> None:
+    """Run all until one ends; raise what it raised."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work`` until it ends or ``stop`` is set."""
+
+    async def stopped() -> None:
+        await stop.wait()
+
+    await _first([work, stopped()])

@@ -1,0 +1,80 @@
+"""From what was seen to who is woken: records go to the store, concerned WeightSyncs to their tasks."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from weightsync_operator import observe
+from weightsync_operator.kube import lists, paths
+from weightsync_operator.kube.client import METADATA_ONLY, Kube
+from weightsync_operator.observe import Seen, SliceSeen
+from weightsync_operator.planning.pods import Pod
+from weightsync_operator.shelf import Change
+from weightsync_operator.store import Store
+
+Raw = dict[str, Any]
+
+
+class Feed:
+    """wake: a WeightSync's pass is due; gone: it was deleted."""
+
+    def __init__(self, store: Store, wake: Callable[[str], None], gone: Callable[[Seen], None]) -> None:
+        self._store = store
+        self._wake = wake
+        self._gone = gone
+
+    def pod(self, raw: Raw, *, deleted: bool) -> None:
+        """A pod was seen."""
+        uid, version = raw["metadata"]["uid"], observe.version(raw)
+        shelf = self._store.pods
+        change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, observe.pod(raw))
+        self._pods([change] if change else [])
+
+    def weightsync(self, raw: Raw, *, deleted: bool) -> None:
+        """A WeightSync was seen."""
+        uid, version = raw["metadata"]["uid"], observe.version(raw)
+        shelf = self._store.syncs
+        change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, observe.weightsync(raw))
+        self._syncs([change] if change else [])
+
+    def slice_of(self, raw: Raw, *, deleted: bool) -> None:
+        """A slice was seen."""
+        uid, version = raw["metadata"]["uid"], observe.version(raw)
+        shelf = self._store.slices
+        change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, observe.slice_of(raw))
+        self._slices([change] if change else [])
+
+    async def resync(self, kube: Kube, namespaces: tuple[str, ...], pod_selector: str) -> None:
+        """List everything anew: the first time, and against events that a broken watch lost."""
+        spaces = namespaces or ("",)
+        syncs = await lists.everything(kube, map(paths.weightsyncs, spaces), observe.weightsync)
+        slices = await lists.everything(kube, map(paths.slices, spaces), observe.slice_of, accept=METADATA_ONLY)
+        pods = await lists.everything(kube, map(paths.pods, spaces), observe.pod, selector=pod_selector)
+        # All into the store before anyone is woken.
+        sync_changes = self._store.syncs.replace(*syncs)
+        slice_changes = self._store.slices.replace(*slices)
+        pod_changes = self._store.pods.replace(*pods)
+        if self._store.synced:
+            self._syncs(sync_changes)
+            self._slices(slice_changes)
+            self._pods(pod_changes)
+            return
+        self._store.synced = True
+        self._wake_all(seen.uid for seen in self._store.syncs)
+
+    def _pods(self, changes: Iterable[Change[Pod]]) -> None:
+        self._wake_all(self._store.concerned_by_pods(changes))
+
+    def _slices(self, changes: Iterable[Change[SliceSeen]]) -> None:
+        self._wake_all(self._store.concerned_by_slices(changes))
+
+    def _syncs(self, changes: Iterable[Change[Seen]]) -> None:
+        changes = list(changes)
+        for change in changes:
+            if change.new is None and change.old is not None:
+                self._gone(change.old)
+        self._wake_all(self._store.concerned_by_syncs(changes))
+
+    def _wake_all(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            if self._store.sync(uid) is not None:
+                self._wake(uid)

@@ -1,0 +1,69 @@
+"""kopf's decorators around bodies of one call. on.event only: it writes nothing to the objects it sees.
+
+Every other kind of handler leaves a finalizer or an annotation behind, and a finalizer keeps a WeightSync from being
+deleted once the operator is uninstalled.
+"""
+
+from typing import Any, Protocol
+
+import kopf
+
+from weightsync import names
+from weightsync_operator.kube.client import Kube
+from weightsync_operator.settings import Settings
+
+
+class Sink(Protocol):
+    """Where events go: synchronous, and quick."""
+
+    def pod(self, raw: dict[str, Any], *, deleted: bool) -> None:
+        """A pod was seen."""
+
+    def weightsync(self, raw: dict[str, Any], *, deleted: bool) -> None:
+        """A WeightSync was seen."""
+
+    def slice_of(self, raw: dict[str, Any], *, deleted: bool) -> None:
+        """A slice was seen."""
+
+
+def register(sink: Sink, kube: Kube) -> kopf.OperatorRegistry:
+    """The registry of one operator."""
+    registry = kopf.OperatorRegistry()
+    group, version = names.API_VERSION.split("/")
+
+    # Handlers return None: anything else would be written into the object's status.
+    async def pod(event: Any, **_: Any) -> None:
+        sink.pod(event["object"], deleted=event["type"] == "DELETED")
+
+    async def weightsync(event: Any, **_: Any) -> None:
+        sink.weightsync(event["object"], deleted=event["type"] == "DELETED")
+
+    async def slice_of(event: Any, **_: Any) -> None:
+        sink.slice_of(event["object"], deleted=event["type"] == "DELETED")
+
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await kube.kopf_login()
+
+    kopf.on.event("", "v1", "pods", registry=registry)(pod)
+    kopf.on.event(group, version, names.PLURAL, registry=registry)(weightsync)
+    kopf.on.event(group, version, names.SLICE_PLURAL, registry=registry)(slice_of)
+    kopf.on.login(registry=registry)(login)
+    return registry
+
+
+def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
+    """kopf as a source of watch events and nothing more."""
+    found = kopf.OperatorSettings()
+    found.posting.enabled = False
+    found.posting.loggers = False
+    found.scanning.disabled = True
+    found.networking.request_timeout = 30
+    found.watching.server_timeout = 300
+    found.watching.inactivity_timeout = 70
+    found.process.ultimate_exiting_timeout = 30
+    # Unused with on.event, but what is never written must not be named kopf's either.
+    found.persistence.finalizer = f"{names.GROUP}/never"
+    found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
+    if settings.pod_selector:
+        found.watching.label_selectors["pods"] = settings.pod_selector
+    return found

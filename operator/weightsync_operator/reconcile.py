@@ -1,0 +1,192 @@
+"""One pass over one WeightSync: observe, plan, apply. Writes nothing when nothing changed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from weightsync.api.v1alpha1.status import Head, WeightSyncStatus
+from weightsync.api.v1alpha1.weightsync import WeightSyncSpec
+from weightsync.errors import InputError
+from weightsync.plan import Plan
+from weightsync_operator import observe
+from weightsync_operator.kube import apply_slices, apply_status, events
+from weightsync_operator.kube.client import Kube
+from weightsync_operator.kube.errors import KubeError, NotFound
+from weightsync_operator.metrics import Metrics
+from weightsync_operator.observe import Seen
+from weightsync_operator.planning import changes, membership, notices, slicing, sources, status
+from weightsync_operator.planning.changes import Changes
+from weightsync_operator.planning.compose import Wish, compose
+from weightsync_operator.planning.facts import Facts, report_in_force
+from weightsync_operator.planning.grouping import group
+from weightsync_operator.planning.ownership import Claim, own
+from weightsync_operator.planning.selectors import describe
+from weightsync_operator.planning.slicing import Slice
+from weightsync_operator.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The plan that the API holds, as this process last wrote or read it."""
+
+    plan: Plan | None = None
+    slices: tuple[Slice, ...] = ()
+    lost: bool = False  # some of the head's slices are not there
+
+
+class Reconciler:
+    """clock: the present, timezone-aware; instance: who reports events."""
+
+    def __init__(
+        self, kube: Kube, store: Store, metrics: Metrics, clock: Callable[[], datetime], instance: str
+    ) -> None:
+        self._kube = kube
+        self._store = store
+        self._metrics = metrics
+        self._clock = clock
+        self._instance = instance
+        self._published: dict[str, Published] = {}
+
+    async def run(self, uid: str) -> None:
+        """One pass. Raises KubeError where the API refuses, InputError where the object cannot be read."""
+        seen = self._store.sync(uid)
+        if seen is None or seen.deleting or not self._store.synced:
+            return
+        claim, spec = seen.claim, seen.spec
+        if claim is None or spec is None:
+            raise InputError(f"WeightSync {seen.key}: {seen.problem}: write it anew with a CRD of this release")
+        with self._metrics.seconds.time():
+            published = await self._known(seen, spec)
+            facts, slices = self._plan(seen, claim, spec, published)
+            wanted = status.build(facts, slices, seen.status, rfc3339(self._clock()))
+            todo = changes.between(slices, self._store.slices_of(seen), wanted, seen.status)
+            accepted = await self._apply(seen, todo)
+        if accepted is not None:
+            await self._tell(seen, notices.notices(seen.status, accepted, _coordinator(facts.plan)))
+        self._published[uid] = Published(facts.plan, slices)
+        self._metrics.passes.inc()
+        self._metrics.count(seen.namespace, seen.name, wanted.counts, facts.plan.term if facts.plan else 0)
+
+    def forget(self, seen: Seen) -> None:
+        """The WeightSync is gone."""
+        if self._published.pop(seen.uid, None) is not None:
+            self._metrics.forget(seen.namespace, seen.name)
+
+    async def _known(self, seen: Seen, spec: WeightSyncSpec) -> Published:
+        """The published plan, read back after a restart, or where the head is not what this process wrote."""
+        head = seen.status.head
+        if head is None:
+            return Published()
+        known = self._published.get(seen.uid)
+        if known is not None and known.plan is not None and status.head(known.plan, known.slices) == head:
+            return known
+        found = [await apply_slices.read(self._kube, seen, name) for name in head.slices]
+        slices = tuple(part for part in found if part is not None)
+        lost = len(slices) < len(head.slices)
+        if lost:
+            log.warning("slices are gone, their part is planned anew", weightsync=seen.key, head=head.slices)
+        return Published(_reread(_wish(seen.key, spec), head, slices), slices, lost)
+
+    def _plan(
+        self, seen: Seen, claim: Claim, spec: WeightSyncSpec, published: Published
+    ) -> tuple[Facts, tuple[Slice, ...]]:
+        rivals = [other.claim for other in self._store.siblings(seen)]
+        owned = own(claim, [rival for rival in rivals if rival is not None], self._store.pods_of(seen.namespace))
+        trainers = sources.gather(owned.trainers, describe(claim.trainer))
+        engines = membership.judge(group(owned.rollouts))
+        changed = published.lost or seen.status.observed_generation != seen.generation
+        wish = _wish(seen.key, spec, changed=changed)
+        plan = compose(wish, trainers, engines.members, published.plan)
+        slices = self._cut(seen, plan, published)
+        report = report_in_force(owned, plan)
+        rollout = describe(claim.rollout)
+        facts = Facts(seen.generation, spec.suspend, rollout, owned, trainers, engines, plan, report)
+        return facts, slices
+
+    @staticmethod
+    def _cut(seen: Seen, plan: Plan | None, published: Published) -> tuple[Slice, ...]:
+        if plan is None:
+            return ()
+        if published.plan is not None and plan.generation == published.plan.generation:
+            return published.slices
+        return slicing.cut(plan, (seen.name, seen.uid), published.slices)
+
+    async def _apply(self, seen: Seen, todo: Changes) -> WeightSyncStatus | None:
+        """Slices before the head that names them, and away only after no head does. The status, if it was written."""
+        for part in todo.create:
+            made = await apply_slices.create(self._kube, seen, part)
+            if made is not None:
+                self._wrote("WeightSyncSlice", "create")
+                self._store.slices.put(made["metadata"]["uid"], observe.version(made), observe.slice_of(made))
+        if todo.status is not None:
+            try:
+                raw = await apply_status.apply(self._kube, seen, todo.status)
+            except NotFound:
+                log.info("gone before its status was written", weightsync=seen.key)
+                return None
+            self._wrote("WeightSync", "apply")
+            # The watch will say the same later; a pass before that must not see the old status.
+            self._store.syncs.put(seen.uid, observe.version(raw), observe.weightsync(raw))
+        for name in todo.delete:
+            if await apply_slices.delete(self._kube, seen, name):
+                self._wrote("WeightSyncSlice", "delete")
+        return todo.status
+
+    async def _tell(self, seen: Seen, news: Sequence[notices.Notice]) -> None:
+        for notice in news:
+            log.info(notice.note, weightsync=seen.key, reason=notice.reason, kind=notice.type)
+            try:
+                await events.post(self._kube, seen, notice, rfc3339(self._clock(), micro=True), self._instance)
+            except KubeError as error:
+                # The status says the same: an event is a convenience, and not worth another pass.
+                self._metrics.errors.labels(error.reason).inc()
+                log.warning("event not written", weightsync=seen.key, error=str(error))
+            else:
+                self._wrote("Event", "create")
+
+    def _wrote(self, kind: str, verb: str) -> None:
+        self._metrics.writes.labels(kind, verb).inc()
+
+
+def _coordinator(plan: Plan | None) -> str:
+    source = plan.source(plan.coordinator) if plan else None
+    return source.pod if source else ""
+
+
+def _wish(key: str, spec: WeightSyncSpec, *, changed: bool = False) -> Wish:
+    return Wish(
+        name=key,
+        initial_gate=spec.rollout.initial_gate,
+        suspend=spec.suspend,
+        transfer=spec.plan_transfer,
+        strategy=spec.plan_strategy,
+        changed=changed,
+    )
+
+
+def _reread(wish: Wish, head: Head, slices: Sequence[Slice]) -> Plan:
+    """The plan in force from head and slices. wish: the spec's part of it; observedGeneration says if that is new.
+
+    Not validated: with a slice lost, its routes may name sources that are lost with it.
+    """
+    return Plan.model_construct(
+        name=wish.name,
+        term=head.term,
+        generation=head.generation,
+        coordinator=head.coordinator,
+        initial_gate=wish.initial_gate,
+        suspend=wish.suspend,
+        transfer=wish.transfer,
+        strategy=wish.strategy,
+        sources=tuple(source for part in slices for source in part.spec.sources),
+        engines=tuple(engine for part in slices for engine in part.spec.engines),
+    )
+
+
+def rfc3339(moment: datetime, *, micro: bool = False) -> str:
+    """As the API writes times: UTC with a Z, whole seconds unless ``micro``."""
+    return moment.isoformat(timespec="microseconds" if micro else "seconds").replace("+00:00", "Z")
