@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from tools.cluster import light
+from tools.cluster import light, node
 from tools.cluster.errors import ClusterError
 from tools.setup.errors import SetupError
+
+
+@dataclass(frozen=True)
+class NodeCluster:
+    """A cluster that runs pods. `local`: it is this machine's node, so that images can be loaded into it."""
+
+    kubeconfig: Path
+    local: bool
 
 
 def in_ci() -> bool:
     """Whether skipping is forbidden."""
     return bool(os.environ.get("CI"))
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Fail in CI, skip aloud elsewhere."""
+    if in_ci():
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
@@ -29,11 +47,37 @@ def light_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[light.Li
     light.down(folder)
 
 
-def unavailable(reason: str) -> None:
-    """Fail in CI, skip aloud elsewhere."""
+@pytest.fixture(scope="session")
+def node_cluster() -> Iterator[NodeCluster]:
+    """A cluster with a real node: that of KUBECONFIG, else this machine's, which ends again if it was started here.
+
+    Mark the tests `node`.
+    """
+    given = os.environ.get("KUBECONFIG")
+    if given and Path(given) != node.kubeconfig_path():
+        yield NodeCluster(Path(given), local=False)
+        return
+    was_running = node.status().ready
+    try:
+        kubeconfig = node.up().kubeconfig
+    except (ClusterError, SetupError) as error:
+        unavailable(f"the local node cannot be started: {error}")
+    if kubeconfig is None:
+        unavailable("the local node ended right after its start; `python3 tools/cluster status` says what runs")
+    yield NodeCluster(kubeconfig, local=True)
+    if not was_running:
+        node.down()
+
+
+@pytest.fixture(scope="module")
+def node_may_be_ended() -> None:
+    """Leave to end this machine's node: always in CI; elsewhere only while none runs, since it may be in use."""
     if in_ci():
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
+        return
+    if os.geteuid() != 0:
+        pytest.skip("the local node needs root")
+    if node.status().ready:
+        pytest.skip("the local node runs, and this test would end it: `make cluster-down` first")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import time
 from pathlib import Path
 
-from tools.cluster import host, processes, remains
+from tools.cluster import control_groups, former, host, processes, remains
 from tools.cluster.errors import ClusterError
 from tools.cluster.layout import Layout
 
@@ -23,7 +22,7 @@ STOP_ORDER = (
     "etcd",
 )
 GRACE_SECONDS = 3.0
-SETTINGS_FILE = "former-settings.json"
+FORMER_FILE = "former.json"
 DEADLINE_SECONDS = 30.0
 PAUSE_SECONDS = 0.1
 
@@ -42,11 +41,14 @@ def clear(layout: Layout) -> remains.Remains:
         keeper.stop(name, GRACE_SECONDS)
     _end_pods(layout)
     _unmount(layout)
-    _remove_control_groups()
+    control_groups.remove()
     _remove_network()
-    host.restore_settings(layout.root / SETTINGS_FILE)
+    former.restore(layout.root / FORMER_FILE)
     for name in remains.find(layout).files:
         _delete(Path(name))
+    for folder in remains.SHARED_FOLDERS:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
     left = remains.find(layout)
     if left:
         raise ClusterError(f"the node's remains cannot be removed: {left}: {vars(left)}")
@@ -60,7 +62,7 @@ def _end_pods(layout: Layout) -> None:
     runtime that was ended before.
     """
     limit = time.monotonic() + DEADLINE_SECONDS
-    while pids := [*remains.shims(layout), *remains.pod_processes()]:
+    while pids := [*remains.shims(layout), *control_groups.members()]:
         for pid in pids:
             started = processes.start_time(pid)
             if started is not None:
@@ -78,21 +80,6 @@ def _unmount(layout: Layout) -> None:
     # What is still busy is detached: it goes when its last user does.
     for place in remains.mounts_below(layout.root, Path("/proc/self/mountinfo").read_text(encoding="utf-8")):
         host.tool(["umount", "--lazy", place])
-
-
-def _remove_control_groups() -> None:
-    limit = time.monotonic() + DEADLINE_SECONDS
-    for top in host.cgroup_folders():
-        while top.exists():
-            for folder in [*sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True), top]:
-                try:
-                    folder.rmdir()
-                except OSError as error:
-                    # The kernel lets go of a group some moments after its last process.
-                    if time.monotonic() > limit:
-                        raise ClusterError(f"the control group {folder} cannot be removed: {error}") from error
-            if top.exists():
-                time.sleep(PAUSE_SECONDS)
 
 
 def _remove_network() -> None:
@@ -113,14 +100,9 @@ def _remove_host_ports() -> None:
         host.tool(["iptables", "-t", "nat", "-F", chain], check=False)
     for rule in found:
         if rule not in chains:
-            host.tool(["iptables", "-t", "nat", "-D", *_arguments(rule)], check=False)
+            host.tool(["iptables", "-t", "nat", "-D", *host.arguments(rule)], check=False)
     for chain in chains:
         host.tool(["iptables", "-t", "nat", "-X", chain], check=False)
-
-
-def _arguments(rule: str) -> list[str]:
-    """Split a saved rule as a shell would: its comment is quoted."""
-    return shlex.split(rule)
 
 
 def _delete(path: Path) -> None:

@@ -14,7 +14,18 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tools.cluster import clearing, containers, host, kubeconfig, pause, plan, processes, waiting
+from tools.cluster import (
+    clearing,
+    containers,
+    control_groups,
+    former,
+    host,
+    kubeconfig,
+    pause,
+    plan,
+    processes,
+    waiting,
+)
 from tools.cluster import layout as places
 from tools.cluster.api import Client
 from tools.cluster.errors import ClusterError
@@ -85,6 +96,11 @@ def status() -> Status:
     return Status(ready, layout.kubeconfig if ready else None, layout.url, alive)
 
 
+def kubeconfig_path() -> Path:
+    """Where the administrator's kubeconfig lies while the node runs."""
+    return places.node().kubeconfig
+
+
 def runtime_client() -> containers.Client:
     """The running node's containerd.
 
@@ -106,10 +122,11 @@ def client(layout: Layout) -> Client:
 
 def _start(wanted: plan.Plan, programs: Mapping[str, Path], layout: Layout, say: Callable[[str], None]) -> None:
     _write_files(wanted, layout)
+    former.note(layout.root / clearing.FORMER_FILE)
+    former.change()
     host.add_node_address()
-    host.change_settings(layout.root / clearing.SETTINGS_FILE)
     host.let_pods_through()
-    host.make_cgroup()
+    control_groups.make()
     keeper = processes.Keeper(layout.records)
     # containerd looks for its shim on PATH.
     path = f"{programs['containerd-shim-runc-v2'].parent}:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -50,6 +50,8 @@ def kubelet_config(layout: Layout, authority: Authority, serving: Pair) -> str:
         "cgroupRoot": f"/{places.CGROUP}",
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
+        # Chains that only kube-proxy's older mode needs, and that would stay on the machine.
+        "makeIPTablesUtilChains": False,
         "localStorageCapacityIsolation": False,
         # A full disk is the user's, not the pods', and images cannot be pulled again: nothing may be collected.
         "imageGCHighThresholdPercent": 100,

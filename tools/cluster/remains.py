@@ -9,15 +9,27 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from tools.cluster import host, processes
+from tools.cluster import control_groups, host, processes
 from tools.cluster import layout as places
 from tools.cluster.layout import Layout
 
 CNI_RESULTS = Path("/var/lib/cni/results")
 KUBELET_LOG_LINKS = Path("/var/log/containers")
+KUBELET_PLUGINS = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
+# Folders that the programs make outside the cluster's own, the inner ones first; removed where nothing is in them.
+SHARED_FOLDERS = (
+    CNI_RESULTS,
+    CNI_RESULTS.parent,
+    KUBELET_LOG_LINKS,
+    KUBELET_PLUGINS.parent,
+    KUBELET_PLUGINS.parent.parent,
+    Path("/run/containerd/s"),
+    Path("/run/containerd"),
+)
 PROXY_TABLES = ("ip kube-proxy", "ip6 kube-proxy")
 END_SECONDS = 20.0
 
@@ -51,12 +63,12 @@ def find(layout: Layout) -> Remains:
     return Remains(
         processes=[record.name for record in records if processes.is_alive(record)],
         shims=shims(layout),
-        pod_processes=pod_processes(),
+        pod_processes=control_groups.members(),
         mounts=mounts_below(layout.root, Path("/proc/self/mountinfo").read_text(encoding="utf-8")),
         interfaces=interfaces(),
         tables=[name for name in PROXY_TABLES if _has_table(name)],
         host_port_rules=[*host_port_rules(rules), *host.forwarding_rules()],
-        control_groups=[str(folder) for folder in host.cgroup_folders() if folder.exists()],
+        control_groups=[str(folder) for folder in control_groups.folders() if folder.exists()],
         files=[str(path) for path in _files(layout) if path.exists() or path.is_symlink()],
     )
 
@@ -72,18 +84,6 @@ def shims(layout: Layout, proc: Path = Path("/proc")) -> list[int]:
         if argv[0].endswith("containerd-shim-runc-v2") and str(layout.containerd_socket) in argv:
             found.append(int(folder.name))
     return found
-
-
-def pod_processes() -> list[int]:
-    """Process ids of everything that runs in pods, told by the cluster's control group."""
-    found: set[int] = set()
-    for group in host.cgroup_folders():
-        for path in group.rglob("cgroup.procs"):
-            try:
-                found.update(int(word) for word in path.read_text(encoding="ascii").split())
-            except OSError:
-                continue  # the group went away between listing and reading
-    return sorted(found)
 
 
 def mounts_below(root: Path, mountinfo: str) -> list[str]:
@@ -126,11 +126,19 @@ def _has_table(name: str) -> bool:
 
 
 def _files(layout: Layout) -> list[Path]:
-    found = list(CNI_RESULTS.glob(f"{places.POD_NETWORK}-*"))
-    if KUBELET_LOG_LINKS.is_dir():
-        mark = str(layout.root)
-        found += [link for link in KUBELET_LOG_LINKS.iterdir() if link.is_symlink() and mark in str(link.readlink())]
-    return [*found, *shim_sockets(layout), layout.root]
+    return [*network_results(CNI_RESULTS), *_log_links(layout), *shim_sockets(layout), *_plugin_socket(), layout.root]
+
+
+def network_results(folder: Path) -> list[Path]:
+    """What the network plugins remember of this cluster's pods: of their network, and of the loopback of each."""
+    own = list(folder.glob(f"{places.POD_NETWORK}-*"))
+    pods = [path.name.removeprefix(f"{places.POD_NETWORK}-").rpartition("-")[0] for path in own]
+    return [*own, *(folder / f"cni-loopback-{pod}-lo" for pod in pods)]
+
+
+def _log_links(layout: Layout) -> list[Path]:
+    links = [path for path in KUBELET_LOG_LINKS.glob("*") if path.is_symlink()]
+    return [link for link in links if layout.root in link.readlink().parents]
 
 
 def shim_sockets(layout: Layout) -> list[Path]:
@@ -141,3 +149,15 @@ def shim_sockets(layout: Layout) -> list[Path]:
         if address.startswith("unix://"):
             found.append(Path(address.removeprefix("unix://")))
     return found
+
+
+def _plugin_socket() -> list[Path]:
+    """kubelet's socket for device plugins, whose place no setting moves; another kubelet's is left alone."""
+    if not KUBELET_PLUGINS.is_socket():
+        return []
+    with socket.socket(socket.AF_UNIX) as caller:
+        try:
+            caller.connect(str(KUBELET_PLUGINS))
+        except ConnectionRefusedError:
+            return [KUBELET_PLUGINS]
+    return []
