@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,25 +60,21 @@ class Api:
         query = {"fieldManager": manager, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
         return await self._object("PATCH", path, query, body)
 
-    async def watch(self, path: str, version: str, query: Mapping[str, str] | None = None) -> AsyncIterator[Json]:
+    @asynccontextmanager
+    async def watch(self, path: str, version: str) -> AsyncIterator[AsyncIterator[Json]]:
         """Events ``{type, object}`` after resource version ``version``, until the server ends the watch.
 
-        Raises Refused with status 410 where that version is too old: list again.
+        Raises Refused with status 410, at the start or among the events, where that version is too old: list again.
         """
         what = f"watch {path}"
-        asked = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-        asked |= {"timeoutSeconds": str(WATCH_SECONDS)} | dict(query or {})
+        query = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        query["timeoutSeconds"] = str(WATCH_SECONDS)
         try:
-            async with await self._send("GET", path, asked, None, WATCH) as response:
+            async with await self._send("GET", path, query, None, WATCH) as response:
                 if response.status >= 400:
                     raise problem(what, response.status, await response.read())
-                async for line in response.content:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        status = event["object"]
-                        raise problem(what, status.get("code", 500), json.dumps(status).encode())
-                    yield event
-        except (*NO_ANSWER, ValueError) as error:  # ValueError: the connection ended inside of a line of JSON
+                yield _events(what, response)
+        except NO_ANSWER as error:
             raise unreachable(what, error) from error
 
     async def issuer_and_keys(self) -> tuple[str, Json]:
@@ -119,3 +116,15 @@ class Api:
         answer = await self._connection.call_api(*request, _request_timeout=limits)
         response: aiohttp.ClientResponse = answer.response
         return response
+
+
+async def _events(what: str, response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
+    try:
+        async for line in response.content:
+            event: Json = json.loads(line)
+            if event["type"] == "ERROR":
+                status = event["object"]
+                raise problem(what, status.get("code", 500), json.dumps(status).encode())
+            yield event
+    except ValueError as error:
+        raise unreachable(what, error) from error  # the connection ended inside of a line

@@ -1,13 +1,13 @@
 """The own pod in a cluster: server-side applies to pods/status, which is the only right that the agent needs."""
 
 import asyncio
-from contextlib import suppress
 
 import structlog
 
 from weightsync import names
 from weightsync.announcement import Announcement
 from weightsync.report import Report
+from weightsync_agent import lasting
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.api import Api
 from weightsync_agent.own_pod.base import Gate, Identity, OwnPod
@@ -99,9 +99,7 @@ class KubernetesOwnPod(OwnPod):
     async def start(self) -> None:
         """Begin to write, with a look at what the pod already says."""
         self._say()
-        self._tasks = [asyncio.create_task(writer.run()) for writer in (self._agent, self._reporter)]
-        for task in self._tasks:
-            task.add_done_callback(_ended)
+        self._tasks = [lasting.begin(writer.what, writer.run()) for writer in (self._agent, self._reporter)]
 
     async def stop(self, seconds: float = 2.0) -> None:
         """Write what is still to be written, for so long at most, and end."""
@@ -109,10 +107,7 @@ class KubernetesOwnPod(OwnPod):
             await asyncio.wait_for(self.settled(), seconds)
         except TimeoutError:
             log.warning("ended with something unsaid", pod=self._pod.name, problem=self.problem)
-        for task in self._tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await lasting.end(self._tasks)
 
     def _say(self) -> None:
         self._agent.want(Said(text(self._announcement) if self._announcement else None, self._gate))
@@ -139,12 +134,6 @@ class KubernetesOwnPod(OwnPod):
             answer = await self._api.apply(self._path, identity_body(self._pod), READER, dry_run=True)
             self._seen.set_result(read_pod(answer))
         return self._seen.result()
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    """Say at once that a writer has died of a fault of ours; stop() raises it."""
-    if not task.cancelled() and task.exception() is not None:
-        log.critical("the pod is not written any more", exc_info=task.exception())
 
 
 def _whole(before: Said, said: Said) -> Said:

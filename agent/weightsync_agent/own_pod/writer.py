@@ -25,7 +25,7 @@ class Writer(Generic[V]):
 
     def __init__(self, what: str, write: Callable[[V], Awaitable[None]], interval: float = 0.0) -> None:
         self.problem = ""
-        self._what = what
+        self.what = what
         self._write = write
         self._interval = interval
         self._next = 0.0  # in the loop's time: no write before
@@ -83,13 +83,13 @@ class Writer(Generic[V]):
                 raise
             self._done = wanted
         if self.problem:
-            log.info("written after all", what=self._what)
+            log.info("written after all", what=self.what)
         self.problem = ""
 
     def _note(self, error: WeightSyncError) -> None:
         metrics.ERRORS.labels(part="own_pod", reason=error.reason).inc()
         if str(error) != self.problem:  # once per problem, not once per try
-            log.warning("not written", what=self._what, problem=str(error), tried_again=error.retryable)
+            log.warning("not written", what=self.what, problem=str(error), tried_again=error.retryable)
         self.problem = str(error)
 
 
