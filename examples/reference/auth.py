@@ -23,11 +23,16 @@ CONTROL = frozenset(
 )
 
 
-def allowed(path: str, authorization: str | None, api_key: str | None, admin_api_key: str | None) -> bool:
-    """Whether a request with that Authorization header may call that path."""
+def allowed(
+    path: str, authorization: str | None, api_key: str | None, admin_api_key: str | None, *, routed: bool = True
+) -> bool:
+    """Whether a request with that Authorization header may call that path.
+
+    routed: there is such an endpoint for the request's method; without one it is no control call.
+    """
     if path.startswith(OPEN):
         return True
-    key = (admin_api_key or api_key) if path in CONTROL else api_key
+    key = (admin_api_key or api_key) if routed and path in CONTROL else api_key
     if not key:
         return True
     scheme, _, token = (authorization or "").partition(" ")

@@ -74,7 +74,8 @@ class Routes:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         keys = self._settings.api_key, self._settings.admin_api_key
-        if not allowed(request.path, request.headers.get("Authorization"), *keys):
+        routed = request.match_info.http_exception is None
+        if not allowed(request.path, request.headers.get("Authorization"), *keys, routed=routed):
             return web.json_response({"error": "Unauthorized"}, status=HTTPStatus.UNAUTHORIZED)
         try:
             return await handler(request)
