@@ -20,14 +20,12 @@ from weightsync_agent.peers import auth
 from weightsync_agent.peers.keys import KeyCache, KeyDocument
 from weightsync_agent.peers.server import HttpServer
 from weightsync_agent.plan_feed.base import PlanFeed
-from weightsync_agent.plan_feed.from_file import FilePlanFeed
-from weightsync_agent.plan_feed.from_slices import SlicePlanFeed, initial_gate_allows
+from weightsync_agent.plan_feed.from_file import FileFeed
+from weightsync_agent.plan_feed.from_slices import SlicesFeed, initial_gate_allows
 from weightsync_agent.settings import Settings
 from weightsync_agent.trainer_agent import TrainerAgent
 
 log = structlog.get_logger(__name__)
-
-INITIAL_GATE_SECONDS = 2.0  # between two looks at the resource, while nobody has welcomed the engine
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
@@ -73,14 +71,12 @@ async def _engine(
 ) -> EngineAgent:
     keys = Keys.read(settings.engine_admin_key_file, settings.engine_api_key_file)
     adapter = await stack.enter_async_context(SGLangEngine(settings.engine_url, settings.directory, keys))
-    allowed = None
 
-    if api is not None:
+    async def allowed(api: Api) -> bool:
+        return await initial_gate_allows(api, settings.pod_namespace, await common.own_pod.labels())
 
-        async def allowed() -> bool:  # type: ignore[no-redef]
-            return await initial_gate_allows(api, settings.pod_namespace, await common.own_pod.labels())
-
-    return EngineAgent(common, adapter, JournalFile.within(settings.directory), allowed)
+    initial_gate = partial(allowed, api) if api is not None else None
+    return EngineAgent(common, adapter, JournalFile.within(settings.directory), initial_gate)
 
 
 async def _trainer(
@@ -89,10 +85,10 @@ async def _trainer(
     feed: PlanFeed
     term = None
     if settings.plan_path is not None:
-        feed = FilePlanFeed(settings.plan_path)
+        feed = FileFeed(settings.plan_path)
         term = CountersFile.within(settings.directory).count_start()
     elif api is not None:
-        feed = SlicePlanFeed(api, settings.pod_namespace, settings.uid)
+        feed = SlicesFeed(api, settings.pod_namespace, settings.uid, common.own_pod.labels)
     else:
         raise InputError("a plan from the cluster needs the cluster")
     await feed.start()

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+VERSION: Final = "0.1.0"  # of all packages; pyproject.toml reads it here
+
 GROUP: Final = "weightsync.io"
 API_VERSION: Final = f"{GROUP}/v1alpha1"
 KIND: Final = "WeightSync"

@@ -18,6 +18,7 @@ import yaml
 from tools.world.processes import Child, WorldError, python, wait
 from weightsync import names
 from weightsync.plan import Plan, PlanFile
+from weightsync.report import Report
 from weightsync.wire.v1 import AgentStatus
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where a pod's memory-backed volume lies on this machine
@@ -166,8 +167,20 @@ class World:
         return plan
 
     def wait_for_engines(self, count: int, seconds: float = 60.0) -> Plan:
-        """Until the plan has so many engines."""
-        return self.wait_for_plan(lambda plan: len(plan.engines) == count, f"a plan with {count} engines", seconds)
+        """Until the plan has so many engines, and its coordinator knows it."""
+        plan = self.wait_for_plan(
+            lambda plan: len(plan.engines) == count and plan.coordinator in self.pods,
+            f"a plan with {count} engines",
+            seconds,
+        )
+        coordinator = self.pods[plan.coordinator]
+
+        def known() -> bool:
+            report = Report.model_validate(self.call(coordinator, "/v1/report"))
+            return report.current + report.behind + report.joining == count
+
+        wait(f"the coordinator knowing {count} engines", known, seconds, coordinator.children)
+        return plan
 
     def call(self, pod: Pod, path: str, body: dict[str, Any] | None = None, *, seconds: float = 10.0) -> Any:
         """Ask an agent; raises WorldError with its words where it refuses."""
@@ -224,4 +237,7 @@ class World:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            for child in [self._planner, *(child for pod in self.pods.values() for child in pod.children)]:
+                print(f"--- {child.name}\n{child.tail(40)}")
         self.close()

@@ -224,7 +224,7 @@ class Coordination:
         request, target = action.request, action.target
         sync = request.sync
         try:
-            grant = await self._client.call(target.address, "/v1/grants", Grant, request, timeout=self._stall)
+            grant = await self._client.call(target.address, "/v1/grants", Grant, request, seconds=self._stall)
         except PeerError as error:
             message = f"handshake with {target.pod}, rank {request.rank}: {error}"
             self._feed(e.GrantRefused(sync, action.engine, request.rank, error.reason, message))
@@ -241,7 +241,7 @@ class Coordination:
         try:
             body = OrderFor(writer=action.writer, order=action.order)
             timeout = 2 * self._stall + action.order.stall_seconds
-            await self._client.call(self._address(action.writer.uid), "/v1/orders", Accepted, body, timeout=timeout)
+            await self._client.call(self._address(action.writer.uid), "/v1/orders", Accepted, body, seconds=timeout)
         except PeerError as error:
             message = f"source {action.writer.uid}, rank {action.writer.rank}: {error}"
             self._feed(e.OrderRefused(action.order.sync, action.writer, error.reason, message))
@@ -250,7 +250,7 @@ class Coordination:
         end = OrderEnd(sync=action.sync, term=action.term, writer=action.writer, version=action.version)
         try:
             await self._client.persist(
-                self._address(action.writer.uid), "/v1/orders/end", Accepted, end, timeout=self._stall * 2
+                self._address(action.writer.uid), "/v1/orders/end", Accepted, end, seconds=self._stall * 2
             )
         except PeerError as error:
             log.warning("a source did not learn that its sync ended", uid=action.writer.uid, why=str(error))
@@ -259,7 +259,7 @@ class Coordination:
         sync, key = action.request.sync, action.engine.key
         try:
             answer = await self._client.call(
-                action.engine.address, "/v1/commits", CommitAnswer, action.request, timeout=action.timeout
+                action.engine.address, "/v1/commits", CommitAnswer, action.request, seconds=action.timeout
             )
         except PeerError as error:
             retryable = isinstance(error, Unreachable) or error.retryable or error.reason in RETRYABLE
@@ -275,7 +275,7 @@ class Coordination:
         gate = plan.initial_gate if plan is not None else "Open"
         body = Welcome(term=action.term, coordinator=self.machine.uid, initial_gate=gate)
         try:
-            await self._client.persist(action.engine.address, "/v1/welcome", Accepted, body, timeout=self._stall)
+            await self._client.persist(action.engine.address, "/v1/welcome", Accepted, body, seconds=self._stall)
         except PeerError as error:
             log.warning("welcome unanswered", engine=action.engine.name, why=str(error))
 
@@ -298,7 +298,7 @@ class Coordination:
 
     async def _status(self, key: str, address: str) -> None:
         try:
-            status = await self._client.call(address, "/v1/status", AgentStatus, timeout=self._stall)
+            status = await self._client.call(address, "/v1/status", AgentStatus, seconds=self._stall)
         except PeerError:
             self._feed(e.StatusSeen(key, None))
         else:

@@ -132,7 +132,7 @@ class EngineDriver:
         before = self.machine.state
         actions = self.machine.handle(event, time.monotonic())
         if self.machine.state is not before:
-            log.info("engine", was=before.name, now=self.machine.state.name, event=type(event).__name__, **detail)
+            log.info("engine", was=before.name, now=self.machine.state.name, on=type(event).__name__, **detail)
         for action in actions:
             self._act(action)
 

@@ -61,7 +61,7 @@ class Programs:
         problems = []
         for address in holders:
             try:
-                text = await self._client.text(address, f"/v1/programs/{digest}", timeout=30.0)
+                text = await self._client.text(address, f"/v1/programs/{digest}", seconds=30.0)
                 program = CopyProgram.read(text, f"{address}, program {digest}")
             except (PeerError, InputError) as error:
                 problems.append(str(error))

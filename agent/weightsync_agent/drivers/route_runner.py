@@ -170,7 +170,7 @@ class RouteRunner:
                     "/v1/receipts",
                     ReceiptsAnswer,
                     request,
-                    timeout=self.order.stall_seconds,
+                    seconds=self.order.stall_seconds,
                 )
             except PeerError as error:
                 log.info("receipt unanswered", engine=self.machine.planned.engine, why=str(error))

@@ -183,7 +183,7 @@ class SourceRank:
                     names=tuple(sorted(names & {tensor.name for tensor in slot.program.tensors})),
                 )
                 answer = await self._client.persist(
-                    self._coordinator(), "/v1/names", NamesAnswer, request, timeout=self._deadline()
+                    self._coordinator(), "/v1/names", NamesAnswer, request, seconds=self._deadline()
                 )
                 self._shards[digest] = Shard(frozenset(answer.owned), names)
         return local.NamesReply(replicas=self._replicas(publish))
@@ -247,7 +247,7 @@ class SourceRank:
             reason=reason,
             message=f"rank {self.who.rank}: {message}",
         )
-        await self._client.persist(self._coordinator(), "/v1/trouble", Accepted, trouble, timeout=POLL)
+        await self._client.persist(self._coordinator(), "/v1/trouble", Accepted, trouble, seconds=POLL)
 
     async def outcome(self, id_: str, wait: float) -> PublishOutcome:
         """Long poll: ended False where it has not ended within ``wait`` seconds."""
@@ -289,7 +289,7 @@ class SourceRank:
             label=request.label,
         )
         address, deadline = self._coordinator(), self._deadline()
-        answer = await self._client.call(address, "/v1/publishes", PublishAnswer, body, timeout=deadline + GRACE)
+        answer = await self._client.call(address, "/v1/publishes", PublishAnswer, body, seconds=deadline + GRACE)
         name = version_name(answer.lineage, answer.number)
         async with self._versioned:
             publish.version = answer
@@ -303,7 +303,7 @@ class SourceRank:
         until = loop.time() + 2 * (deadline + GRACE)
         while loop.time() < until:
             path = f"/v1/outcomes/{answer.lineage}/{answer.number}?wait={POLL}"
-            outcome = await self._client.call(address, path, PublishOutcome, timeout=POLL + GRACE)
+            outcome = await self._client.call(address, path, PublishOutcome, seconds=POLL + GRACE)
             if outcome.ended:
                 return outcome
         raise Unreachable(f"the coordinator at {address} did not tell the outcome of {name} by its deadline")
@@ -379,10 +379,10 @@ class SourceRank:
         self._background.spawn(self._tell(shard_digests))
 
     async def _tell(self, shard_digests: ShardDigests) -> None:
-        await self._client.persist(self._coordinator(), "/v1/shards", Accepted, shard_digests, timeout=POLL)
+        await self._client.persist(self._coordinator(), "/v1/shards", Accepted, shard_digests, seconds=POLL)
 
     async def _report(self, end: RouteEnd) -> Accepted:
-        return await self._client.persist(self._coordinator(), "/v1/routes", Accepted, end, timeout=POLL)
+        return await self._client.persist(self._coordinator(), "/v1/routes", Accepted, end, seconds=POLL)
 
     async def _carry_out(self, order: Order) -> None:
         runners = [runner for runners in order.runners.values() for runner in runners]

@@ -42,27 +42,29 @@ class PeerClient:
             await self._session.close()
 
     async def call(
-        self, address: str, path: str, answer: type[T], body: WireRecord | None = None, *, timeout: float
+        self, address: str, path: str, answer: type[T], body: WireRecord | None = None, *, seconds: float
     ) -> T:
         """POST ``body`` (GET without one); parse the answer.
 
-        timeout: seconds for the whole exchange. Raises Unreachable, Refused (the peer said no), PeerError (the
+        seconds: for the whole exchange. Raises Unreachable, Refused (the peer said no), PeerError (the
         answer is none of ours).
         """
-        text = await self.text(address, path, body, timeout=timeout)
+        text = await self.text(address, path, body, seconds=seconds)
         try:
             return answer.model_validate_json(text)
         except ValidationError as error:
-            raise PeerError(f"{address}{path} answered what is no {answer.__name__}: {first_problem(error)}") from error
+            raise PeerError(
+                f"{address}{path} answered what is no {answer.__name__}: {first_problem(error)}"
+            ) from error
 
-    async def text(self, address: str, path: str, body: WireRecord | None = None, *, timeout: float) -> bytes:
+    async def text(self, address: str, path: str, body: WireRecord | None = None, *, seconds: float) -> bytes:
         """The raw answer of a successful exchange."""
         if self._session is None:
             raise PeerError("the client was not started")
         method = "GET" if body is None else "POST"
         data = None if body is None else body.model_dump_json().encode()
         headers = {**await self._headers(), "Content-Type": "application/json"}
-        limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(self._connect, timeout))
+        limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(self._connect, seconds))
         try:
             async with self._session.request(
                 method, f"http://{address}{path}", data=data, headers=headers, timeout=limit
@@ -71,21 +73,21 @@ class PeerClient:
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
             said = str(error) or type(error).__name__
-            raise Unreachable(f"{address}{path} did not answer within {timeout:.1f} s: {said}") from error
+            raise Unreachable(f"{address}{path} did not answer within {seconds:.1f} s: {said}") from error
         if status >= 400:
             raise _refusal(address, path, status, text)
         return text
 
     async def persist(
-        self, address: str, path: str, answer: type[T], body: WireRecord, *, timeout: float, tries: int = 4
+        self, address: str, path: str, answer: type[T], body: WireRecord, *, seconds: float, tries: int = 4
     ) -> T:
         """call(), repeated while the peer is unreachable: only for requests that are safe to repeat."""
         async for attempt in stamina.retry_context(
-            on=Unreachable, attempts=tries, timeout=timeout, wait_initial=0.1, wait_max=1.0
+            on=Unreachable, attempts=tries, timeout=seconds, wait_initial=0.1, wait_max=1.0
         ):
             with attempt:
-                return await self.call(address, path, answer, body, timeout=timeout)
-        raise Unreachable(f"{address}{path} did not answer within {timeout:.1f} s")
+                return await self.call(address, path, answer, body, seconds=seconds)
+        raise Unreachable(f"{address}{path} did not answer within {seconds:.1f} s")
 
 
 def _refusal(address: str, path: str, status: int, text: bytes) -> PeerError:

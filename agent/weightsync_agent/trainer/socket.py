@@ -1,12 +1,12 @@
 """Serves wire/local.py: parse, find the rank, hand over. It decides nothing."""
 
 from collections.abc import Awaitable, Callable
-from importlib.metadata import version
 from typing import TypeVar
 
 from aiohttp import web
 from pydantic import ValidationError
 
+from weightsync import names
 from weightsync.announcement import SourceRank as SourceRankRecord
 from weightsync.errors import InputError, Refused
 from weightsync.records import WireRecord, first_problem
@@ -64,7 +64,7 @@ class TrainerSocket:
             rank=body.rank, world_size=body.world_size, stage=body.stage, stages=body.stages, nonce=body.nonce
         )
         self._sources[body.rank] = await self._connect(who)
-        return _json(local.ConnectAnswer(uid=self._uid, version=version("weightsync")))
+        return _json(local.ConnectAnswer(uid=self._uid, version=names.VERSION))
 
     async def begin(self, request: web.Request) -> web.Response:
         """publish() was called."""
