@@ -18,6 +18,7 @@ Json = dict[str, Any]
 CALL = aiohttp.ClientTimeout(total=10, connect=5)
 WATCH_SECONDS = 240  # the server ends a watch after so long; a connection that says nothing for longer is dead
 WATCH = aiohttp.ClientTimeout(total=None, connect=5, sock_read=WATCH_SECONDS + 30)
+ACCEPT = "application/json, application/jwk-set+json"  # the latter for /openid/v1/jwks, which answers 406 else
 APPLY = "application/apply-patch+yaml"
 # ConfigException: the service account's token cannot be read again just now.
 NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, config.ConfigException)
@@ -108,7 +109,7 @@ class Api:
         body: Json | None,
         limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json"} | ({"Content-Type": APPLY} if method == "PATCH" else {})
+        headers = {"Accept": ACCEPT} | ({"Content-Type": APPLY} if method == "PATCH" else {})
         request = await self._connection.param_serialize(
             method, path, query_params=list((query or {}).items()), header_params=headers, body=body,
             auth_settings=["BearerToken"],
