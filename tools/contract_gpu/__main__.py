@@ -84,7 +84,7 @@ class Run:
         command = [
             sys.executable, "-m", "tests.contract.run", "--url", server.url, "--volume", str(server.volume),
             "--before", str(before), "--after", str(after), "--out", str(self.out / f"sglang-{self.release}.json"),
-            "--long-tokens", "1500", "--admin-key", server.admin, "--api-key", server.key,
+            "--long-tokens", "1000", "--admin-key", server.admin, "--api-key", server.key,
         ]  # fmt: skip
         done = subprocess.run([*command, "--fatal", fatal] if fatal else command, check=False)
         say(f"cases {fatal or 'all'}: exit {done.returncode}")

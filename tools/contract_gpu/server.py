@@ -22,7 +22,7 @@ FLAGS = (
     "--device", "cuda", "--attention-backend", "triton", "--sampling-backend", "pytorch", "--grammar-backend", "none",
     "--disable-cuda-graph", "--skip-tokenizer-init", "--mem-fraction-static", "0.3",
 )  # fmt: skip
-CASES = Path(__file__).parents[2] / "tests" / "contract"  # the loader that raises
+LOADERS = Path(__file__).parents[2] / "tests" / "contract" / "loaders"  # the one that raises
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Server:
             command += ["--api-key", self.key]
         if self.admin:
             command += ["--admin-api-key", self.admin]
-        path = [str(self.volume / "python"), str(CASES), os.environ.get("PYTHONPATH", "")]
+        path = [str(self.volume / "python"), str(LOADERS), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, path)), DIRECTORY_ENV: str(self.volume)}
         with self.log.open("ab") as log:
             # A session of its own: the server's processes are ended together.
