@@ -93,7 +93,7 @@ class World:
         port = free_port()
         pod = self._add(name, "engine", {"WEIGHTSYNC_ENGINE_URL": f"http://127.0.0.1:{port}", **environment})
         # As in a pod: the agent has prepared the volume before the engine starts.
-        wait(f"{name}'s volume", (pod.volume / names.PYTHON / "weightsync_hook.py").exists, 20, [pod.agent])
+        wait(f"{name}'s volume", (pod.volume / names.PYTHON / "weightsync_hook.py").exists, 60, [pod.agent])
         pod.engine_port = port
         pod.engine = Child(
             f"{name} engine",

@@ -265,6 +265,7 @@ class Welcome(WireRecord):
 
     term: Term
     coordinator: str
+    initial_gate: Literal["Open", "Closed"] = "Open"
 
 
 class RankStatus(WireRecord):
@@ -324,3 +325,14 @@ class OrderFor(WireRecord):
 
     writer: WriterId
     order: SyncOrder
+
+
+class ReadBackRequest(WireRecord):
+    """Compare the engine's live parameters with the sealed replica."""
+
+
+class ReadBackAnswer(WireRecord):
+    """digest_ok: every rank's parameters are, byte for byte, the replica whose digests were verified."""
+
+    version: str
+    digest_ok: bool

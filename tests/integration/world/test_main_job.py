@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from reference.alone import greedy_tokens
 from reference.checkpoint import initial_state, make_checkpoint
 from reference.config import ModelConfig
-
 from tools.world.world import Pod, World
 from weightsync import Publisher
 
@@ -57,6 +57,7 @@ def test_every_engine_serves_what_was_published_and_a_new_one_joins(world: World
             for pod in engines:
                 assert answer(world, pod) == (expected, [[version, TOKENS]])
                 assert world.call(pod, "/v1/readback", {}) == {"version": version, "digestOk": True}
+        assert version is not None
         joiner = world.engine("engine-2", checkpoint)
         world.wait_for_version(joiner, version, seconds=40)
         assert answer(world, joiner) == (expected, [[version, TOKENS]])
