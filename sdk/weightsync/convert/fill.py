@@ -153,8 +153,15 @@ def portions(tensor: TensorCopies, buckets: BucketIndex) -> list[Portion]:
             raise InputError(
                 f"tensor {tensor.name}: its copy to byte {piece.offset} writes the same bytes repeatedly"
             )
-    moves = [part for move in join(map(Move.of, tensor.pieces)) for part in split(move, buckets)]
-    last = {bucket: at for at, move in enumerate(moves) for bucket in buckets.touched(move.hull)}
+    moves: list[Move] = []
+    last: dict[int, int] = {}  # bucket -> index of the last portion after which it is not touched
+    for move in join(map(Move.of, tensor.pieces)):
+        parts = split(move, buckets)
+        touches = {bucket: at for at, part in enumerate(parts, len(moves)) for bucket in buckets.touched(part.hull)}
+        moves += parts
+        for bucket in buckets.touched(move.hull):
+            # A bucket between two rows is nobody's to write, but the stage's to report: with the last row.
+            last[bucket] = max(last.get(bucket, 0), touches.get(bucket, len(moves) - 1))
     leaves: defaultdict[int, list[int]] = defaultdict(list)
     for bucket, at in last.items():
         leaves[at].append(bucket)

@@ -7,6 +7,7 @@ the arena, joined copies, bucket accounting (fill.py). A publish then costs one 
 import ctypes
 import difflib
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -25,11 +26,24 @@ _WIDE = frozenset({"float64", "float32", "float16", "bfloat16"})
 
 
 class _Copy(NamedTuple):
-    """One portion, ready to run: region of the tensor, where it goes, and the buckets that it leaves."""
+    """One portion, ready to run: region of the tensor, where it goes, and the buckets that it leaves.
 
-    region: tuple[slice, ...]
+    region: None for the whole tensor; address, nbytes: of a target that is one run of bytes, else zero.
+    """
+
+    region: tuple[slice, ...] | None
     target: torch.Tensor
+    address: int
+    nbytes: int
     leaves: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], move: Move, target: torch.Tensor, leaves: tuple[int, ...]) -> "_Copy":
+        """A copy out of a tensor of that shape."""
+        region = None if move.shape == shape else tuple(slice(*span) for span in move.box)
+        if not target.is_contiguous():
+            return cls(region, target, 0, 0, leaves)
+        return cls(region, target, target.data_ptr(), target.numel() * target.element_size(), leaves)
 
 
 class _Task(NamedTuple):
@@ -81,7 +95,7 @@ class Replayer:
         if tensor.name not in self.owned:
             return _Task(tensor, ())
         copies = (
-            _Copy(tuple(slice(*span) for span in move.box), self._views.target(tensor.name, move), leaves)
+            _Copy.of(tensor.shape, move, self._views.target(tensor.name, move), leaves)
             for move, leaves in portions(tensor, self._index)
         )
         return _Task(tensor, tuple(copies))
@@ -184,6 +198,11 @@ class _Views:
         self._typed.clear()
 
 
+@cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _check(expected: TensorCopies, tensor: object) -> None:
     """Raises InputError that says what is wrong with the tensor, and what to yield instead."""
     name = expected.name
@@ -198,7 +217,7 @@ def _check(expected: TensorCopies, tensor: object) -> None:
             f"tensor {name} has shape {tuple(tensor.shape)}, the checkpoint {expected.shape}: "
             "yield whole tensors in the checkpoint's shape"
         )
-    given = str(tensor.dtype).removeprefix("torch.")
+    given = _dtype_name(tensor.dtype)
     if given == expected.dtype or {given, expected.dtype} <= _WIDE:
         return
     if any(piece.dtype != given for piece in expected.pieces):
@@ -210,15 +229,16 @@ def _check(expected: TensorCopies, tensor: object) -> None:
 
 def _run(name: str, copy: _Copy, source: torch.Tensor) -> None:
     """One portion. When it returns, its bytes are in the arena."""
-    part, target = source[copy.region], copy.target
-    if _is_plain(part) and part.dtype == target.dtype and part.is_contiguous() and target.is_contiguous():
+    part = source if copy.region is None else source[copy.region]
+    target = copy.target
+    if copy.nbytes and part.dtype == target.dtype and _is_plain(part) and part.is_contiguous():
         # Measured: torch's own copy is slower by a third and more, as it reads the target's lines before it
         # writes them and wakes OpenMP's threads for each call. ctypes lets go of the interpreter lock.
-        ctypes.memmove(target.data_ptr(), part.data_ptr(), target.numel() * target.element_size())
+        ctypes.memmove(copy.address, part.data_ptr(), copy.nbytes)
         return
     try:
         with torch.no_grad():
-            if part.is_cuda and target.is_contiguous():
+            if part.is_cuda and copy.nbytes:
                 # Queued behind whatever computes the tensor. torch stages strided targets itself, so only these
                 # may be asynchronous; a pinned arena, and one wait for several portions, would go here.
                 target.copy_(part, non_blocking=True)

@@ -161,23 +161,24 @@ class FakeAgent:
             return local.NamesReply(replicas=publish.replicas)
 
     def _fill(self, publish: Published, body: local.Filled) -> None:
-        digests = self._digests(publish, body.program)
+        buckets = {bucket.offset: bucket for bucket in self._buckets(publish, body.program)}
         filled = publish.filled.setdefault(body.program, {})
         for offset in body.offsets:
-            if offset not in digests:
+            if offset not in buckets:
                 raise InputError(f"publish {publish.id}: {offset} is no bucket of program {body.program}")
-            filled[offset] = digests[offset].digest
+            filled[offset] = self._digest(publish, body.program, buckets[offset]).digest
 
     def _copy(self, publish: Published) -> None:
         roots = {}
         for digest in publish.programs:
-            found, filled = self._digests(publish, digest), publish.filled.get(digest, {})
-            for offset, bucket in found.items():
-                if filled.get(offset) != bucket.digest:
-                    how = "changed after it was reported" if offset in filled else "was never reported"
-                    raise InputError(f"publish {publish.id}: the bucket at {offset} of program {digest} {how}")
+            found = [self._digest(publish, digest, bucket) for bucket in self._buckets(publish, digest)]
+            filled = publish.filled.get(digest, {})
+            for bucket in found:
+                if filled.get(bucket.offset) != bucket.digest:
+                    how = "changed after it was reported" if bucket.offset in filled else "was never reported"
+                    raise InputError(f"publish {publish.id}: the bucket at {bucket.offset} of program {digest} {how}")
             publish.payloads[digest] = bytes(self._arena(publish, digest).view)
-            roots[digest] = program_root(found.values())
+            roots[digest] = program_root(found)
         root = version_root(LINEAGE, publish.sequence, roots)
         publish.version = Version(lineage=LINEAGE, number=publish.sequence, root=root)
         publish.copied = True
@@ -206,15 +207,10 @@ class FakeAgent:
         program, owned = publish.programs[digest], self._owned.get((publish.rank, digest), ())
         return cut(shard(program, frozenset(owned)), bucket_size(program.layout.nbytes, self.bucket_bytes))
 
-    def _digests(self, publish: Published, digest: str) -> dict[int, BucketDigest]:
+    def _digest(self, publish: Published, digest: str, bucket: Bucket) -> BucketDigest:
         """Of the arena's bytes as they are now."""
-        view = self._arena(publish, digest).view
-        return {
-            b.offset: BucketDigest(
-                offset=b.offset, nbytes=b.nbytes, digest=digest_bytes(view[b.offset : b.offset + b.nbytes])
-            )
-            for b in self._buckets(publish, digest)
-        }
+        view = self._arena(publish, digest).view[bucket.offset : bucket.offset + bucket.nbytes]
+        return BucketDigest(offset=bucket.offset, nbytes=bucket.nbytes, digest=digest_bytes(view))
 
     def _replicas(self, publish: Published) -> tuple[local.Replica, ...]:
         return tuple(
