@@ -5,6 +5,7 @@ an arena, whatever the number of parameters in it.
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -43,7 +44,8 @@ class Registry:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lock = threading.Lock()
+        self._attaching = threading.Lock()  # held for as long as a registration takes
+        self._lock = threading.Lock()  # guards the table only: writes and digests go on during a registration
         self._arenas: dict[str, _Mapped] = {}
 
     def attach(self, path: str, payload: int, nbytes: int) -> int:
@@ -52,7 +54,7 @@ class Registry:
         The same file again: the same address. Read-write, since RDMA registers no read-only mapping. Raises
         TransferError, also where another file has taken the path: remote writers may hold the old one's address.
         """
-        with self._lock:
+        with self._attaching:
             descriptor = os.open(path, os.O_RDWR)
             try:
                 status = os.fstat(descriptor)
@@ -74,12 +76,14 @@ class Registry:
         if code != 0:
             mapping.close()
         check(code, f"registering {nbytes} bytes of {path}")
-        self._arenas[path] = _Mapped(file, mapping, memoryview(mapping)[payload:], base + payload)
-        return self._arenas[path]
+        mapped = _Mapped(file, mapping, memoryview(mapping)[payload:], base + payload)
+        with self._lock:
+            self._arenas[path] = mapped
+        return mapped
 
     def detach(self, path: str) -> None:
         """Unregister and unmap. The caller knows that no peer writes into it. TransferError: it is being read."""
-        with self._lock:
+        with self._attaching, self._lock:
             known = self._known(path)
             if known.readers:
                 raise TransferError(f"{path}: is being digested")
@@ -121,18 +125,28 @@ class Registry:
 def _populate(descriptor: int, base: int, size: int) -> None:
     """Map the pages that the file has already, all at once: else the first version pays a fault for each on the wire.
 
-    Holes stay holes: a source's arena has pages only where its own shard lies. A kernel that knows no
-    MADV_POPULATE_WRITE says EINVAL; then the faults come with the first use.
+    Holes stay holes: a source's arena has pages only where its own shard lies. Pages that were allocated and never
+    touched count as holes for SEEK_DATA, but not in the file's blocks: a file without any real hole is mapped whole.
+    A kernel that knows no MADV_POPULATE_WRITE says EINVAL; then the faults come with the first use.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    at = 0
-    while at < size:
-        try:
-            start = os.lseek(descriptor, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: only a hole is left
-            return
-        at = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
+    whole = os.fstat(descriptor).st_blocks * 512 >= size
+    for start, stop in [(0, size)] if whole else _extents(descriptor, size):
         first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        if libc.madvise(base + first, at - first, _MADV_POPULATE_WRITE) != 0:
+        if libc.madvise(base + first, stop - first, _MADV_POPULATE_WRITE) != 0:
             return
+
+
+def _extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Runs [start, stop) of the file that hold data."""
+    stop = 0
+    while stop < size:
+        try:
+            start = os.lseek(descriptor, stop, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole is left
+                return
+            raise
+        stop = min(size, os.lseek(descriptor, start, os.SEEK_HOLE))
+        yield start, stop

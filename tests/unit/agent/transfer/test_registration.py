@@ -1,6 +1,8 @@
 """Arenas in a worker: one region per file, refused where another file takes the path, never unmapped while read."""
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -109,12 +111,35 @@ def test_detach_unregisters_and_unmaps(path: Path) -> None:
         registry.address(str(path), [])
 
 
-def test_holes_stay_holes(tmp_path: Path) -> None:
-    """A source's arena has pages only where its shard lies: mapping it must not allocate the rest."""
-    path = tmp_path / "sparse"
-    with path.open("wb") as file:
+def resident(path: Path) -> int:
+    """Bytes of the file that are mapped into this process now."""
+    maps = Path("/proc/self/smaps").read_text().split(str(path))
+    return sum(int(part.partition("Rss:")[2].split()[0]) * 1024 for part in maps[1:])
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A file in shared memory."""
+    with tempfile.NamedTemporaryFile(prefix="weightsync-test-", dir="/dev/shm") as file:
+        yield Path(file.name)
+
+
+def test_allocated_pages_are_mapped_at_attach(shared: Path) -> None:
+    """A pre-faulted arena is mapped whole, though nothing was written to it yet: the first version pays no faults."""
+    with shared.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, PAYLOAD + (8 << 20))
+    registry = Registry(FakeEngine())
+    registry.attach(str(shared), PAYLOAD, 8 << 20)
+    assert resident(shared) >= 8 << 20
+
+
+def test_holes_stay_holes(shared: Path) -> None:
+    """A source's arena has pages only where its shard lies: these are mapped, and the rest is not allocated."""
+    with shared.open("r+b") as file:
         file.truncate(PAYLOAD + (64 << 20))
-        os.pwrite(file.fileno(), b"y" * 65536, 32 << 20)
-    before = path.stat().st_blocks
-    Registry(FakeEngine()).attach(str(path), PAYLOAD, 64 << 20)
-    assert path.stat().st_blocks == before
+        os.pwrite(file.fileno(), b"y" * (1 << 20), 32 << 20)
+    before = shared.stat().st_blocks
+    registry = Registry(FakeEngine())
+    registry.attach(str(shared), PAYLOAD, 64 << 20)
+    assert shared.stat().st_blocks == before
+    assert 1 << 20 <= resident(shared) < 2 << 20

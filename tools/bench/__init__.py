@@ -1,0 +1,1 @@
+"""Benchmarks. Each writes build/bench/<name>.json; `python tools/report` prints them and checks their bounds."""

@@ -1,0 +1,118 @@
+"""publish -> verified of one version to one target, against raw Mooncake moving the same bytes.
+
+Pairs of both, interleaved, since absolute speeds drift on shared machines; the bound is on the median of the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import mmap
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import structlog
+
+from tools.bench.raw import Raw
+from tools.bench.workers import Workers
+from tools.report.writing import write
+from weightsync.arena import Arena
+from weightsync.buckets import bucket_size, cut
+from weightsync.measures import Measure
+from weightsync.units import format_bytes, parse_bytes
+from weightsync_agent.transfer.settings import TransferSettings
+
+BOUND = 0.75
+Publish = Callable[[], Awaitable[float]]  # one version, in seconds
+
+
+@contextmanager
+def memory() -> Iterator[Path]:
+    """A folder in shared memory, gone at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="weightsync-bench-", dir="/dev/shm"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+async def pairs(raw: Publish, ours: Publish, count: int) -> list[tuple[float, float]]:
+    """Seconds of both, interleaved, the order swapped each time; one pair before them is not counted (first contact,
+    first touch of pages)."""
+    measured = []
+    for number in range(count + 1):
+        if number % 2:
+            first = await raw()
+            pair = (first, await ours())
+        else:
+            second = await ours()
+            pair = (await raw(), second)
+        sys.stderr.write(f"pair {number}: raw {pair[0]:.3f} s, ours {pair[1]:.3f} s, ratio {pair[0] / pair[1]:.2f}\n")
+        measured.append(pair)
+    return measured[1:]
+
+
+def measures(found: list[tuple[float, float]], nbytes: int, regions: int, how: str) -> list[Measure]:
+    """The report of the pairs."""
+    raw, ours = (statistics.median(side) for side in zip(*found, strict=True))
+    ratio = statistics.median(one / other for one, other in found)
+    size = format_bytes(nbytes)
+    interleaved = f"median of {len(found)} interleaved pairs, {size}, loopback TCP"
+    return [
+        Measure(name="raw over ours", value=ratio, unit="1", bound=BOUND, better="higher",
+                how=f"seconds of raw Mooncake over seconds of {how}; {interleaved}"),
+        Measure(name="ours", value=nbytes / ours / 1e9, unit="GB/s", better="higher", how=f"{how}; {interleaved}"),
+        Measure(name="raw", value=nbytes / raw / 1e9, unit="GB/s", better="higher",
+                how=f"plain Mooncake, submit and sleep-poll, same arenas and MC_*; {interleaved}"),
+        Measure(name="regions per arena", value=regions, unit="1", bound=1, better="lower",
+                how="regions in the target's handshake descriptor"),
+    ]  # fmt: skip
+
+
+async def run(nbytes: int, count: int, settings: TransferSettings) -> list[Measure]:
+    """All of it."""
+    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20))
+    with memory() as folder, mmap.mmap(-1, nbytes) as tensor:
+        for at in range(0, nbytes, 1 << 20):
+            tensor[at : at + (1 << 20)] = os.urandom(min(1 << 20, nbytes - at))
+        arenas = [
+            Arena.create(folder / n, layout="0" * 32, program="0" * 32, nbytes=nbytes) for n in ("source", "target")
+        ]
+        source, target = arenas
+        for arena in arenas:
+            arena.prefault([(0, nbytes)])
+        async with AsyncExitStack() as stack:
+            raw = await Raw.start(settings, source.path, target.path, nbytes)
+            stack.push_async_callback(raw.close)
+            ours = await Workers.start(settings, memoryview(tensor), source, target, buckets)
+            stack.push_async_callback(ours.close)
+            found = await pairs(raw.publish, ours.publish, count)
+            regions = await ours.regions()
+    return measures(
+        found, nbytes, regions, f"fill, digest, write, verify in {len(buckets)} buckets between two workers"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Write build/bench/transfer.json; exit status 1 where the bound is broken."""
+    parser = argparse.ArgumentParser(prog="bench transfer", description=__doc__)
+    parser.add_argument("--bytes", type=parse_bytes, default=1 << 30, help="size of the version (1Gi)")
+    parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs (9)")
+    options = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    settings = TransferSettings()
+    found = asyncio.run(run(options.bytes, options.pairs, settings))
+    conditions: dict[str, str | int | float] = {
+        **settings.environment(),
+        "pieceBytes": settings.piece_bytes,
+        "pollSeconds": settings.poll_seconds,
+    }
+    path = write("bench", "transfer", found, conditions=conditions)
+    sys.stderr.write(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}\n")
+    return 0 if all(measure.holds for measure in found) else 1

@@ -1,0 +1,80 @@
+"""Our side between two transfer workers, without agents: fill, digest, write and verify, bucket by bucket.
+
+What a sync costs beyond the wire when nothing but the data path is there: the bound of what agents can reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from weightsync.arena import Arena
+from weightsync.buckets import Bucket
+from weightsync.wire.v1 import Region
+from weightsync_agent.transfer.probe import probe
+from weightsync_agent.transfer.supervisor import TransferSettings, TransferWorker
+
+
+class Unequal(Exception):
+    """A bucket's digest at the target is not the source's."""
+
+
+class Workers:
+    """Two workers over the two arenas; publish() is one version from ``tensor`` to verified."""
+
+    def __init__(
+        self,
+        tensor: memoryview,
+        arenas: tuple[Arena, Arena],
+        workers: tuple[TransferWorker, TransferWorker],
+        region: Region,
+        buckets: Sequence[Bucket],
+    ) -> None:
+        self._tensor = ctypes.addressof(ctypes.c_char.from_buffer(tensor))
+        self._source, self._target = workers
+        self._from, self._to = arenas
+        self._arena = ctypes.addressof(ctypes.c_char.from_buffer(self._from.view))
+        self._region = region
+        self._buckets = buckets
+
+    @classmethod
+    async def start(
+        cls, settings: TransferSettings, tensor: memoryview, source: Arena, target: Arena, buckets: Sequence[Bucket]
+    ) -> Self:
+        """Both workers, their arenas attached."""
+        ours = await TransferWorker.start("127.0.0.1", settings, name="source")
+        theirs = await TransferWorker.start("127.0.0.1", settings, name="target")
+        await ours.attach(source.path)
+        return cls(tensor, (source, target), (ours, theirs), await theirs.attach(target.path), buckets)
+
+    async def publish(self) -> float:
+        """Seconds from the first byte copied to the last bucket verified. Raises Unequal."""
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for bucket in self._buckets:
+                await asyncio.to_thread(self._fill, bucket)
+                group.create_task(self._send(bucket))
+        return time.perf_counter() - began
+
+    def _fill(self, bucket: Bucket) -> None:
+        # A foreign call, so that the copy runs without the GIL, as a trainer's does.
+        ctypes.memmove(self._arena + bucket.offset, self._tensor + bucket.offset, bucket.nbytes)
+
+    async def _send(self, bucket: Bucket) -> None:
+        digesting = asyncio.create_task(self._source.digest(self._from.path, [bucket]))
+        async for landed in self._source.write(self._from.path, [bucket], self._region, stall_seconds=30):
+            found = await self._target.digest(self._to.path, [landed])
+            if found != await digesting:
+                raise Unequal(f"bucket of {bucket.nbytes} bytes at {bucket.offset}")
+
+    async def regions(self) -> int:
+        """Regions that the target's worker has registered."""
+        return len((await probe(self._target.session, 10)).regions)
+
+    async def close(self) -> None:
+        """End both workers."""
+        await self._source.close()
+        await self._target.close()
