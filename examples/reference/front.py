@@ -69,6 +69,11 @@ class Front:
         return self._lock.readers
 
     @property
+    def update_waits(self) -> bool:
+        """Whether an update of the running engine waits for requests to end."""
+        return self._lock.writers_waiting > 0
+
+    @property
     def ready(self) -> bool:
         """Whether a new request would be computed."""
         return self.status is Status.UP and not self.paused

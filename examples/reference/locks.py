@@ -22,6 +22,11 @@ class ReadersWriterLock:
         """How many hold it for reading."""
         return self._readers
 
+    @property
+    def writers_waiting(self) -> int:
+        """How many wait to write."""
+        return self._writers_waiting
+
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
         """Hold it together with other readers."""

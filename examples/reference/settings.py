@@ -49,8 +49,8 @@ def parse(arguments: Sequence[str]) -> Settings:
     add("--act-as", choices=sorted(BEHAVIOURS), default="0.5.23", help="the SGLang release to behave like")
     add("--engine-name", default=os.environ.get("POD_NAME") or socket.gethostname())
     add("--drain-seconds", type=float, default=5.0, help="after SIGTERM: how long requests in flight may go on")
+    add("--no-volume", action="store_true", help="write no copy program: this engine takes no part in syncs")
     flags = parser.parse_args(arguments)
-    volume = os.environ.get(names.DIRECTORY_ENV)
     generation = os.environ.get("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "true").lower()
     return Settings(
         model_path=flags.model_path,
@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         engine_name=flags.engine_name,
         drain_seconds=flags.drain_seconds,
         shallow_health=generation in ("0", "false", "no", "n"),
-        volume=_volume(volume),
+        volume=None if flags.no_volume else _volume(os.environ.get(names.DIRECTORY_ENV)),
     )
 
 
