@@ -1,7 +1,6 @@
 """Wires, starts, stops: the only place that knows all parts. A part that ends unasked ends the process."""
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -56,9 +55,8 @@ class App:
             await _until(stop, self._work(stop))
         finally:
             await self._tasks.close()
-            if self._lease is not None:
-                with contextlib.suppress(Unavailable):  # it expires by itself
-                    await self._lease.release()
+            if self._lease is not None and not await self._lease.release():
+                log.warning("the Lease was not released: the next operator waits until it expires")
             await runner.cleanup()
 
     async def _work(self, stop: asyncio.Event) -> None:

@@ -64,6 +64,10 @@ class Kube:
         """POST; raises AlreadyExists."""
         return await self._call("POST", path, None, body, {"Content-Type": "application/json"})
 
+    async def replace(self, path: str, body: Json) -> Json:
+        """PUT; raises Conflict where the object's resourceVersion is another by now."""
+        return await self._call("PUT", path, None, body, {"Content-Type": "application/json"})
+
     async def apply(self, path: str, body: Json, manager: str) -> Json:
         """Server-side apply, taking over fields that others hold; the object afterwards.
 

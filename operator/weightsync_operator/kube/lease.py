@@ -1,99 +1,148 @@
 """The Lease: one operator works at a time. Losing it ends the process; the head's resourceVersion fences the rest.
 
-The library's election is used as it is; only its lock is taught that an API server that does not answer is a missed
-renewal and not the end.
+The election is the library's; the lock is ours, over raw JSON: the library's own (kubernetes 37.0) refuses to create
+a Lease, and takes an API server that does not answer for the end instead of a missed renewal.
 """
 
 import asyncio
+import json
+from datetime import UTC, datetime
+from http import HTTPStatus
 
-import aiohttp
-from kubernetes.aio.client import ApiException, CoordinationV1Api
+from kubernetes.aio.client import ApiException
 from kubernetes.aio.leaderelection import leaderelection
 from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
-from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+from kubernetes.aio.leaderelection.resourcelock.baselock import BaseLock
 
-from weightsync_operator.kube.client import Kube
-from weightsync_operator.kube.errors import Unavailable
+from weightsync_operator.kube import paths
+from weightsync_operator.kube.client import Json, Kube
+from weightsync_operator.kube.errors import KubeError, NotFound, Unavailable
 
 DURATION_SECONDS = 15
 RENEW_SECONDS = 10
 RETRY_SECONDS = 2
 
-
 Got = tuple[bool, LeaderElectionRecord] | tuple[bool, Exception] | tuple[bool, None]
 
 
-class _Lock(LeaseLock):
-    """A LeaseLock for which silence is a failed try."""
+def spec_of(record: LeaderElectionRecord, transitions: int) -> Json:
+    """A Lease's spec. The election counts in local time without a zone, the API in UTC."""
+    return {
+        "holderIdentity": record.holder_identity,
+        "leaseDurationSeconds": int(record.lease_duration or DURATION_SECONDS),
+        "acquireTime": _utc(record.acquire_time),
+        "renewTime": _utc(record.renew_time),
+        "leaseTransitions": transitions,
+    }
+
+
+def record_of(spec: Json) -> LeaderElectionRecord:
+    """What the election compares; it takes any change of it for a sign of life."""
+    duration = spec.get("leaseDurationSeconds")
+    return LeaderElectionRecord(
+        spec.get("holderIdentity") or None,
+        str(duration) if duration else None,
+        spec.get("acquireTime"),
+        spec.get("renewTime"),
+    )
+
+
+def _utc(text: str | None) -> str:
+    moment = datetime.fromisoformat(text) if text else datetime.now(UTC)
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class Lock(BaseLock):
+    """What the election asks for; a call that fails is a failed try."""
+
+    def __init__(self, kube: Kube, name: str, namespace: str, identity: str) -> None:
+        super().__init__(name, namespace, identity)
+        self._kube = kube
+        self._seen: Json = {}
 
     async def get(self, name: str, namespace: str) -> Got:
+        """The record, or an ApiException of which the election reads status 404 as: create it."""
         try:
-            return await super().get(name, namespace)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return False, ApiException(reason=f"the API server does not answer: {error}")
+            self._seen = await self._kube.get(paths.lease(namespace, name))
+        except NotFound as error:
+            body = json.dumps({"code": HTTPStatus.NOT_FOUND})
+            return False, ApiException(status=HTTPStatus.NOT_FOUND, reason=str(error), body=body)
+        except KubeError as error:
+            return False, ApiException(status=error.status, reason=str(error))
+        return True, record_of(self._seen.get("spec", {}))
 
     async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
+        """False where another was first, or nobody answers."""
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec_of(election_record, 0),
+        }
         try:
-            return bool(await super().create(name, namespace, election_record))
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            self._seen = await self._kube.create(paths.leases(namespace), body)
+        except KubeError:
             return False
+        return True
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
+        """Replaces the Lease that get() saw; False where it is another by now."""
+        spec = self._seen.get("spec", {})
+        changed = spec.get("holderIdentity") != updated_record.holder_identity
+        wanted = spec_of(updated_record, spec.get("leaseTransitions", 0) + changed)
+        return await self._replace(self._seen | {"spec": wanted})
+
+    async def give_up(self) -> bool:
+        """Empty the holder, if it is this one: the next candidate need not wait. False where that failed."""
+        found, record = await self.get(self.name, self.namespace)
+        if not found or not isinstance(record, LeaderElectionRecord) or record.holder_identity != self.identity:
+            return True
+        return await self._replace(self._seen | {"spec": self._seen["spec"] | {"holderIdentity": ""}})
+
+    async def _replace(self, body: Json) -> bool:
         try:
-            return bool(await super().update(name, namespace, updated_record))
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            self._seen = await self._kube.replace(paths.lease(self.namespace, self.name), body)
+        except KubeError:
             return False
+        return True
 
 
 class Lease:
-    """Held from acquire() on; lost() returns when it is not any more; release() lets the next one start at once."""
+    """Held from acquire() on; lost() returns when it is not any more."""
 
     def __init__(self, kube: Kube, name: str, namespace: str, identity: str) -> None:
-        self._kube = kube
-        self._lock = _Lock(name, namespace, identity, kube.api)
-        self._leading = asyncio.Event()
+        self._lock = Lock(kube, name, namespace, identity)
         self._election: asyncio.Task[None] | None = None
 
     async def acquire(self) -> None:
         """Wait for it. Raises Unavailable where the election ends without it."""
+        leading = asyncio.Event()
 
         async def started() -> None:
-            self._leading.set()
+            leading.set()
 
         async def stopped() -> None:
-            self._leading.clear()
+            leading.clear()
 
         config = Config(self._lock, DURATION_SECONDS, RENEW_SECONDS, RETRY_SECONDS, started, stopped)
         self._election = asyncio.create_task(leaderelection.LeaderElection(config).run(), name="lease")
-        leading = asyncio.create_task(self._leading.wait(), name="lease-leading")
-        await asyncio.wait({self._election, leading}, return_when=asyncio.FIRST_COMPLETED)
-        leading.cancel()
-        if not self._leading.is_set():
+        waiting = asyncio.create_task(leading.wait(), name="lease-leading")
+        await asyncio.wait({self._election, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._election.done():
             await self._election
-            raise Unavailable(
-                f"the election for Lease {self._lock.namespace}/{self._lock.name} ended without a leader"
-            )
+            raise Unavailable(f"the election for Lease {self._lock.namespace}/{self._lock.name} ended")
 
     async def lost(self) -> None:
         """Wait until it is lost."""
         if self._election is not None:
             await asyncio.shield(self._election)
 
-    async def release(self) -> None:
-        """Give it up, if it is held: an empty holder is taken over without waiting."""
+    async def release(self) -> bool:
+        """Stop, and give it up where it is held. False where that failed: then it expires by itself."""
         if self._election is None:
-            return
+            return True
         self._election.cancel()
         await asyncio.wait({self._election})
-        found, record = await self._lock.get(self._lock.name, self._lock.namespace)
-        lease = self._lock.lease_reference
-        ours = isinstance(record, LeaderElectionRecord) and record.holder_identity == self._lock.identity
-        if not found or not ours or lease is None or lease.spec is None:
-            return
-        lease.spec.holder_identity = ""
-        api = CoordinationV1Api(self._kube.api)
-        try:
-            await api.replace_namespaced_lease(self._lock.name, self._lock.namespace, lease)
-        except (ApiException, aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(f"Lease {self._lock.namespace}/{self._lock.name} was not released: {error}") from error
+        return await self._lock.give_up()

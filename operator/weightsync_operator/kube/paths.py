@@ -33,6 +33,16 @@ def events(namespace: str) -> str:
     return f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
 
+def leases(namespace: str) -> str:
+    """The Leases of a namespace."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+
+def lease(namespace: str, name: str) -> str:
+    """One Lease."""
+    return f"{leases(namespace)}/{name}"
+
+
 def group() -> str:
     """The resources of our API group, once it is served."""
     return f"/apis/{names.API_VERSION}"

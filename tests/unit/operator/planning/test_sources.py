@@ -21,14 +21,14 @@ CASES = [
         [two_stages(0, "a"), two_stages(1, "b", announced=False)],
         False,
         [reasons.RANKS_MISSING, reasons.STAGES_MISSING],
-        ["2 ranks, 1 missing", "stages without a rank: 1", "b (its agent has not announced itself)"],
+        ["2 ranks, missing: 1", "stages without a rank: 1", "b (its agent has not announced itself)"],
         id="the second stage's pod is not there yet",
     ),
     pytest.param(
         [trainer("a", source_rank(0, world=2))],
         True,
         [reasons.RANKS_MISSING],
-        ["2 ranks, 1 missing"],
+        ["2 ranks, missing: 1"],
         id="a data-parallel rank is missing, every stage is fed",
     ),
     pytest.param(

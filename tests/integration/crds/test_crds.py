@@ -1,0 +1,168 @@
+"""The CRDs on a real API server: accepted, filled in, and each wrong object refused with a sentence that helps."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.build import manifests
+from tests.build.api import GROUP, Api, eventually
+from tools.cluster.light import LightCluster
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
+
+CRDS = sorted((Path(__file__).resolve().parents[3] / "crds").glob("*.yaml"))
+WEIGHTSYNCS = f"{GROUP}/namespaces/default/weightsyncs"
+SLICES = f"{GROUP}/namespaces/default/weightsyncslices"
+UID = "6f631bb6-cc69-4b83-aba9-e8a82011944d"
+
+
+@pytest.fixture(scope="module")
+def api(light_cluster: LightCluster) -> Api:
+    """The API server with our CRDs."""
+    client = Api(
+        light_cluster.url, light_cluster.authority, (light_cluster.admin.certificate, light_cluster.admin.key)
+    )
+    for path in CRDS:
+        crd = yaml.safe_load(path.read_text(encoding="utf-8"))
+        client.apply(
+            f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}", crd, "test"
+        )
+    eventually("the CRDs are served", lambda: client.find(WEIGHTSYNCS) and client.find(SLICES))
+    return client
+
+
+def changed(path: str, value: Any) -> manifests.Json:
+    """A valid WeightSync but for one field."""
+    made = copy.deepcopy(manifests.weightsync("bad"))
+    place: Any = made
+    *parents, last = path.split(".")
+    for part in parents:
+        place = place.setdefault(part, {})
+    place[last] = value
+    return made
+
+
+def selecting(**selector: Any) -> manifests.Json:
+    return changed("spec.rollout.selector", selector)
+
+
+def expressing(operator: str, values: list[str] | None) -> manifests.Json:
+    expression: dict[str, Any] = {"key": "tier", "operator": operator}
+    return selecting(matchExpressions=[expression | ({"values": values} if values is not None else {})])
+
+
+BAD = [
+    pytest.param(selecting(), "write matchLabels or matchExpressions", id="an empty selector"),
+    pytest.param(selecting(matchLabels={}), "write matchLabels or matchExpressions", id="empty labels"),
+    pytest.param(
+        selecting(matchLabels={"app": "trainer"}), "have the same selector", id="trainer and rollout by equal labels"
+    ),
+    pytest.param(selecting(matchLabels={"app": "a b"}), "spec.rollout.selector.matchLabels", id="no label value"),
+    pytest.param(expressing("In", None), "list at least one in values", id="In without values"),
+    pytest.param(expressing("NotIn", []), "list at least one in values", id="NotIn with an empty list"),
+    pytest.param(expressing("Exists", ["a"]), "remove values", id="Exists with values"),
+    pytest.param(expressing("Matches", ["a"]), '"In", "NotIn", "Exists", "DoesNotExist"', id="an unknown operator"),
+    pytest.param(changed("spec.trainer", {}), "spec.trainer.selector: Required value", id="no trainer selector"),
+    pytest.param(changed("spec.rollout.initialGate", "Ajar"), '"Open", "Closed"', id="an unknown gate"),
+    pytest.param(changed("spec.transfer.bucketSize", "lots"), "spec.transfer.bucketSize", id="no quantity"),
+    pytest.param(changed("spec.transfer.bucketSize", "1Ki"), "between 4Ki and 16Gi", id="a bucket below a page"),
+    pytest.param(changed("spec.transfer.bucketSize", "1Ti"), "between 4Ki and 16Gi", id="a bucket above the limit"),
+    pytest.param(changed("spec.transfer.protocol", "RDMA"), '"Auto", "TCP"', id="a protocol that is not there yet"),
+    pytest.param(changed("spec.strategy.type", "Rolling"), '"Barrier"', id="a strategy that is not there yet"),
+    pytest.param(changed("spec.strategy.deadlineSeconds", 0), "greater than or equal to 1", id="no time at all"),
+    pytest.param(changed("spec.strategy.deadlineSeconds", 3601), "less than or equal to 3600", id="too much time"),
+    pytest.param(changed("spec.strategy.deadlineSeconds", 1.5), "must be of type integer", id="half a second"),
+    pytest.param(changed("spec.strategy.pauseMode", "Freeze"), '"Abort", "Retract", "InPlace"', id="a pause mode"),
+    pytest.param(changed("spec.suspend", "yes"), "must be of type boolean", id="no boolean"),
+    pytest.param(changed("metadata.name", "n" * 64), "shorten it to 63 characters", id="a name too long for a label"),
+]
+
+
+def test_the_crds_are_accepted(api: Api) -> None:
+    """Names are taken, the kinds are served, and nothing of the schemas is found to be not structural."""
+    for path in CRDS:
+        name = path.name.removesuffix(".yaml")
+
+        def settled(name: str = name) -> dict[str, str]:
+            crd = api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
+            return {c["type"]: c["status"] for c in crd["status"]["conditions"]}
+
+        eventually("Established", lambda: settled().get("Established") == "True")
+        assert settled()["NamesAccepted"] == "True"
+        assert "NonStructuralSchema" not in settled()
+
+
+@pytest.mark.parametrize(("bad", "sentence"), BAD)
+def test_bad_objects_are_refused(api: Api, bad: manifests.Json, sentence: str) -> None:
+    """422 at admission, with the sentence that says what to change."""
+    answer = api.call("POST", WEIGHTSYNCS, bad)
+    assert answer.status == 422
+    assert sentence in answer.message
+
+
+def test_defaults_are_filled_in(api: Api) -> None:
+    """The shortest object becomes what the code obeys."""
+    api.call("DELETE", f"{WEIGHTSYNCS}/short")
+    made = api.create(WEIGHTSYNCS, manifests.weightsync("short"))
+    api.delete(f"{WEIGHTSYNCS}/short")
+    assert made["spec"]["transfer"] == {"protocol": "Auto", "bucketSize": "512Mi"}
+    assert made["spec"]["strategy"] == {"type": "Barrier", "deadlineSeconds": 60, "pauseMode": "Retract"}
+    assert made["spec"]["rollout"]["initialGate"] == "Open"
+    assert made["spec"]["suspend"] is False
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(
+            {"trainer": {"selector": {"matchExpressions": [{"key": "t", "operator": "Exists"}]}}}, id="exists"
+        ),
+        pytest.param({"transfer": {"bucketSize": "4Ki"}}, id="the smallest bucket"),
+        pytest.param({"transfer": {"bucketSize": "16Gi"}, "strategy": {"pauseMode": "InPlace"}}, id="the largest"),
+        pytest.param({"suspend": True}, id="suspended"),
+    ],
+)
+def test_good_objects_are_accepted(api: Api, spec: dict[str, Any]) -> None:
+    """The rules refuse nothing that is right."""
+    answer = api.call("POST", f"{WEIGHTSYNCS}?dryRun=All", manifests.weightsync("good", **spec))
+    assert answer.status == 201, answer.message
+
+
+def test_unknown_fields_are_named(api: Api) -> None:
+    """With strict validation, as kubectl asks for it, a field that nothing obeys yet is an error."""
+    answer = api.call("POST", f"{WEIGHTSYNCS}?fieldValidation=Strict", changed("spec.joinPolicy", "Peer"))
+    assert answer.status == 400
+    assert 'unknown field "spec.joinPolicy"' in answer.message
+
+
+def test_a_slice_never_changes(api: Api) -> None:
+    """Its content is its name: only metadata may be edited."""
+    api.call("DELETE", f"{SLICES}/part")
+    rank = {"rank": 0, "worldSize": 1, "stage": 0, "stages": 1, "nonce": "1" * 16}
+    source = {"uid": UID, "pod": "trainer-0", "address": "10.0.0.1:8960", "ranks": [rank]}
+    made = api.create(
+        SLICES,
+        {
+            "apiVersion": "weightsync.io/v1alpha1",
+            "kind": "WeightSyncSlice",
+            "metadata": {"name": "part"},
+            "spec": {"sources": [source]},
+        },
+    )
+    made["spec"]["sources"][0]["address"] = "10.0.0.2:8960"
+    answer = api.call("PUT", f"{SLICES}/part", made)
+    api.delete(f"{SLICES}/part")
+    assert answer.status == 422
+    assert "a slice is named by its content and never changes" in answer.message
+
+
+def test_columns_say_what_matters(api: Api) -> None:
+    """`kubectl get ws` shows readiness, its reason, the version, and how many engines have it."""
+    crd = api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/weightsyncs.weightsync.io")
+    columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = [column["name"] for column in columns if not column.get("priority")]
+    assert shown == ["Ready", "Reason", "Version", "Engines", "Current", "Age"]
+    assert crd["spec"]["names"]["shortNames"] == ["ws"]

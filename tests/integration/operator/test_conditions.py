@@ -1,0 +1,113 @@
+"""What a user can get wrong is said, with the pods' names, and clears itself."""
+
+from functools import partial
+
+import pytest
+
+from tests.build.api import eventually
+from tests.integration.operator.conftest import Operator, Place
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
+
+OTHER_LAYOUT = "b" * 32
+
+
+def test_a_selector_that_matches_nothing(operator: Operator, place: Place) -> None:
+    """NoSources names the selector; the right labels clear it."""
+    place.weightsync(trains="trainr")
+    place.trainer()
+    eventually("NoSources", lambda: place.reason("Ready") == ("False", "NoSources"))
+    assert "app=trainr" in place.condition("SourcesReady")["message"]
+    place.api.merge(
+        f"{place.syncs_path}/policy", {"spec": {"trainer": {"selector": {"matchLabels": {"app": "trainer"}}}}}
+    )
+    eventually("sources", lambda: place.reason("SourcesReady") == ("True", "SourcesAnnounced"))
+
+
+def test_sources_without_targets(operator: Operator, place: Place) -> None:
+    """NoTargets names trainer pods and selector; an engine clears it. The trainer has a coordinator all the while."""
+    place.weightsync()
+    uid = place.trainer()
+    eventually("NoTargets", lambda: place.reason("PlanReady") == ("False", "NoTargets"))
+    message = place.condition("PlanReady")["message"]
+    assert "trainer-0" in message
+    assert "app=rollout" in message
+    assert place.head()["coordinator"] == uid
+    place.pod("rollout-a", "rollout")
+    eventually("TargetsNotReady", lambda: place.reason("PlanReady") == ("False", "TargetsNotReady"))
+    assert "pod rollout-a: its agent has not announced itself" in place.condition("PlanReady")["message"]
+    place.delete_pod("rollout-a")
+    place.engine("rollout-b")
+    eventually("a plan", lambda: place.reason("PlanReady") == ("True", "Planned"))
+    eventually("ready", lambda: place.reason("Ready") == ("True", "NothingPublished"))
+
+
+def test_layouts_that_differ(operator: Operator, place: Place) -> None:
+    """Both pods are named; the others go on being served; it clears when the pod is right."""
+    place.weightsync()
+    place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    wrong = place.engine("rollout-b", layout=OTHER_LAYOUT)
+    eventually("LayoutsDiffer", lambda: place.reason("Degraded") == ("True", "LayoutsDiffer"))
+    message = place.condition("Degraded")["message"]
+    assert "pod rollout-a" in message
+    assert "pod rollout-b" in message
+    assert set(place.engines()) == {"rollout-a"}
+    assert place.status()["worst"][0]["engine"] == "rollout-b"
+    assert place.status()["counts"]["failed"] == 1
+    assert place.reason("Ready")[0] == "True"
+    place.announce_engine("rollout-b", wrong)
+    place.served("rollout-a", "rollout-b")
+    eventually("cleared", lambda: place.reason("Degraded") == ("False", "AllServed"))
+
+
+def test_an_engine_that_its_agent_refuses(operator: Operator, place: Place) -> None:
+    """The agent's sentence is passed on, with the pod."""
+    place.weightsync()
+    place.trainer()
+    place.engine("rollout-a", refused="fp8 weights are repacked after loading")
+    eventually("EngineRefused", lambda: place.reason("Degraded") == ("True", "EngineRefused"))
+    assert place.condition("Degraded")["message"] == "pod rollout-a: fp8 weights are repacked after loading"
+
+
+def matched_twice(place: Place, name: str) -> bool:
+    return place.reason("Degraded", name) == ("True", "PodsMatchedTwice")
+
+
+def test_a_pod_matched_twice(operator: Operator, place: Place) -> None:
+    """It belongs to the older WeightSync; both say so; when the older goes, the younger has it."""
+    place.weightsync("a-older")
+    eventually("the older is seen", lambda: place.status("a-older"))
+    place.weightsync("b-younger")
+    place.trainer()
+    place.engine("rollout-a")
+    eventually("the older plans", lambda: set(place.engines("a-older")) == {"rollout-a"})
+    for name, other in (("a-older", "b-younger"), ("b-younger", "a-older")):
+        eventually(f"{name} says so", partial(matched_twice, place, name))
+        assert other in place.condition("Degraded", name)["message"]
+        assert "rollout-a" in place.condition("Degraded", name)["message"]
+    assert place.head("b-younger") == {}
+    place.api.delete(f"{place.syncs_path}/a-older")
+    eventually("the younger plans", lambda: set(place.engines("b-younger")) == {"rollout-a"})
+    eventually("cleared", lambda: place.reason("Degraded", "b-younger") == ("False", "AllServed"))
+
+
+def test_an_unreadable_announcement(operator: Operator, place: Place) -> None:
+    """Whatever stands in the annotation, the operator goes on, and says which pod it is."""
+    place.weightsync()
+    place.trainer()
+    place.pod("rollout-a", "rollout")
+    place.api.merge(f"{place.pods_path}/rollout-a", {"metadata": {"annotations": {"weightsync.io/agent": "{}"}}})
+    eventually("said", lambda: place.reason("Degraded") == ("True", "AnnouncementUnreadable"))
+    assert "pod rollout-a" in place.condition("Degraded")["message"]
+
+
+def test_events_tell_what_the_status_says(operator: Operator, place: Place) -> None:
+    """An event for each condition that turned, about the WeightSync, after the status had it."""
+    made = place.weightsync()
+    path = f"/apis/events.k8s.io/v1/namespaces/{place.namespace}/events"
+    found = eventually("an event", lambda: place.api.get(path)["items"])
+    assert found[0]["regarding"]["uid"] == made["metadata"]["uid"]
+    assert (found[0]["type"], found[0]["reason"]) == ("Warning", "NoSources")
+    assert found[0]["note"] == place.condition("SourcesReady")["message"]

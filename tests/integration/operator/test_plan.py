@@ -1,0 +1,165 @@
+"""From pods to a plan and back, on a real API server."""
+
+import pytest
+
+from tests.build.api import eventually
+from tests.integration.operator.conftest import Operator, Place
+from weightsync.announcement import SourceRank
+from weightsync.api.v1alpha1.status import Head
+from weightsync.plan import Engine, Source
+from weightsync.report import LastSync, Report
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
+
+OTHER_NONCE = "2" * 16
+
+
+def test_a_plan_appears_and_follows_the_pods(operator: Operator, place: Place) -> None:
+    """Announced pods are planned; scale up and down change the slices; the slices of old heads are gone."""
+    place.weightsync()
+    uid = place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    first = Head.model_validate(place.head())
+    assert (first.term, first.coordinator) == (1, uid)
+    route = place.engines()["rollout-a"]["targets"][0]["routes"][0]
+    assert route == {"stage": 0, "source": uid, "rank": 0}
+
+    place.engine("rollout-b")
+    place.served("rollout-a", "rollout-b")
+    second = Head.model_validate(place.head())
+    assert (second.term, second.coordinator) == (first.term, first.coordinator)
+    assert second.generation > first.generation
+    assert place.engines()["rollout-a"]["targets"][0]["routes"] == [route]
+
+    place.delete_pod("rollout-a")
+    place.served("rollout-b")
+    eventually(
+        "only the head's slices are left",
+        lambda: {s["metadata"]["name"] for s in place.slices()} == set(place.head()["slices"]),
+    )
+
+
+def test_slices_read_as_plans(operator: Operator, place: Place) -> None:
+    """What agents read are the types of every plan; the slices are owned by the WeightSync and labelled."""
+    made = place.weightsync()
+    place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    for part in place.slices():
+        assert part["metadata"]["ownerReferences"][0]["uid"] == made["metadata"]["uid"]
+        assert part["metadata"]["labels"] == {"weightsync.io/weightsync": "policy"}
+        for source in part["spec"].get("sources", []):
+            Source.model_validate(source)
+        for engine in part["spec"].get("engines", []):
+            Engine.model_validate(engine)
+
+
+def test_two_stages_in_two_pods(operator: Operator, place: Place) -> None:
+    """No plan before each stage has a rank, and the condition names what is missing; then one route a stage."""
+    place.weightsync()
+    ranks = [SourceRank(rank=r, world_size=2, stage=r, stages=2, nonce="1" * 16) for r in (0, 1)]
+    place.trainer("trainer-0", ranks[0])
+    place.engine("rollout-a")
+    eventually("RanksMissing", lambda: place.reason("SourcesReady") == ("False", "RanksMissing"))
+    assert "stages without a rank: 1" in place.condition("SourcesReady")["message"]
+    assert place.reason("PlanReady") == ("False", "SourcesMissing")
+    assert place.head() == {}
+    second = place.trainer("trainer-1", ranks[1])
+    place.served("rollout-a")
+    routes = place.engines()["rollout-a"]["targets"][0]["routes"]
+    assert [(route["stage"], route["rank"]) for route in routes] == [(0, 0), (1, 1)]
+    assert routes[1]["source"] == second
+
+
+def test_a_restarted_trainer_brings_a_new_term(operator: Operator, place: Place) -> None:
+    """The same pod with another Publisher is another coordinator; while it is away the last plan stays."""
+    place.weightsync()
+    uid = place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    before = place.head()
+    place.announce_trainer("trainer-0", uid, ready=False)
+    eventually("SourcesNotReady", lambda: place.reason("SourcesReady") == ("False", "SourcesNotReady"))
+    assert place.head() == before
+    assert "the last plan, of 1 engine, stays in force" in place.condition("PlanReady")["message"]
+    place.announce_trainer("trainer-0", uid, SourceRank(rank=0, world_size=1, nonce=OTHER_NONCE))
+    eventually("a new term", lambda: place.head()["term"] == before["term"] + 1)
+    assert place.head()["coordinator"] == uid
+    eventually("SourcesReady", lambda: place.reason("SourcesReady")[0] == "True")
+
+
+def test_a_restarted_engine_joins_anew(operator: Operator, place: Place) -> None:
+    """Another incarnation changes the plan, and not the term."""
+    place.weightsync()
+    place.trainer()
+    uid = place.engine("rollout-a")
+    place.served("rollout-a")
+    term = place.head()["term"]
+    place.announce_engine("rollout-a", uid, incarnation="life-2")
+    eventually("the new life", lambda: place.engines()["rollout-a"]["incarnation"] == "life-2")
+    assert place.head()["term"] == term
+
+
+def test_the_report_of_this_term_is_copied(operator: Operator, place: Place) -> None:
+    """Version, counts and figures come from the coordinator's report; one of another term is ignored."""
+    place.weightsync()
+    uid = place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    sync = LastSync(version="v1", engines=1, nbytes=10**9, seconds=2.0, pause_seconds_p50=0.25, pause_seconds_max=0.5)
+    place.report("trainer-0", uid, Report(term=99, version="wrong", current=7))
+    place.report("trainer-0", uid, Report(term=1, version="v1", label="step 1", current=1, last_sync=sync))
+    eventually("the version", lambda: place.status().get("version") == "v1")
+    status = place.status()
+    assert status["label"] == "step 1"
+    assert status["counts"] == {"matched": 1, "current": 1, "behind": 0, "joining": 0, "failed": 0}
+    assert status["lastSync"]["bytesPerSecond"] == 500_000_000
+    assert status["lastSync"]["pauseMaxMilliseconds"] == 500
+    assert place.reason("Ready") == ("True", "InSync")
+    place.report(
+        "trainer-0",
+        uid,
+        Report(term=1, version="v1", error="no stage has lm_head", error_reason="CoverageIncomplete"),
+    )
+    eventually("the error", lambda: place.reason("Ready") == ("False", "CoverageIncomplete"))
+    assert "lm_head" in place.condition("Ready")["message"]
+
+
+def test_a_changed_spec_raises_the_generation_only(operator: Operator, place: Place) -> None:
+    """observedGeneration follows the spec; the head's generation rises, its term does not."""
+    place.weightsync()
+    place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    before = place.head()
+    place.api.merge(f"{place.syncs_path}/policy", {"spec": {"suspend": True}})
+    eventually("Suspended", lambda: place.reason("Ready") == ("False", "Suspended"))
+    assert place.status()["observedGeneration"] == 2
+    assert place.head() == before | {"generation": before["generation"] + 1}
+
+
+def test_no_finalizer_anywhere(operator: Operator, place: Place) -> None:
+    """Neither on pods nor on ours; and nothing of kopf's own on them."""
+    place.weightsync()
+    place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    eventually("old slices are gone", lambda: len(place.slices()) == len(place.head()["slices"]))
+    for path in (place.syncs_path, place.slices_path, place.pods_path):
+        for item in place.api.get(path)["items"]:
+            assert "finalizers" not in item["metadata"]
+            assert not [key for key in item["metadata"].get("annotations", {}) if "kopf" in key]
+
+
+def test_a_slice_deleted_by_hand_comes_back(operator: Operator, place: Place) -> None:
+    """The head never names what is not there for long."""
+    place.weightsync()
+    place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    eventually("old slices are gone", lambda: len(place.slices()) == len(place.head()["slices"]))
+    head = place.head()
+    place.api.delete(f"{place.slices_path}/{head['slices'][-1]}")
+    eventually("it is back", lambda: place.api.find(f"{place.slices_path}/{head['slices'][-1]}"))
+    assert place.head() == head

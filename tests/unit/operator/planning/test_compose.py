@@ -1,0 +1,84 @@
+"""When the term rises, when the generation does, and which plan stays."""
+
+from tests.build.pods import engine, planned, source_rank, trainer
+from weightsync.plan import Plan, Strategy
+from weightsync_operator.planning.compose import Wish
+from weightsync_operator.planning.pods import Pod
+
+T0, T1 = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
+E = engine()
+
+
+def made(plan: Plan | None) -> Plan:
+    assert plan is not None
+    return plan
+
+
+def pair(first: str = "1" * 16, second: str = "3" * 16) -> list[Pod]:
+    return [
+        trainer("a", source_rank(0, world=2, nonce=first), created=T0),
+        trainer("b", source_rank(1, world=2, nonce=second), created=T1),
+    ]
+
+
+def plan(pods: list[Pod], previous: Plan | None = None) -> Plan | None:
+    return planned(pods, [E], previous)
+
+
+def test_the_oldest_coordinates_and_stays() -> None:
+    """An older pod that appears later does not take over: the coordinator is sticky."""
+    first = made(plan([trainer("b", source_rank(1, world=2), created=T1)]))
+    assert first.coordinator == "uid-b"
+    second = made(plan(pair(second="1" * 16), first))
+    assert (second.coordinator, second.term) == ("uid-b", first.term)
+    assert made(plan(pair())).coordinator == "uid-a"
+
+
+def test_another_coordinator_is_another_term() -> None:
+    """When the coordinator's pod goes, the next oldest takes over under a higher term."""
+    first = made(plan(pair()))
+    second = made(plan([pair()[1]], first))
+    assert (second.coordinator, second.term, second.generation) == ("uid-b", 2, 2)
+
+
+def test_another_life_of_the_coordinator_is_another_term() -> None:
+    """The nonce of its lowest rank tells: the same pod with a restarted trainer is fenced off."""
+    first = made(plan(pair()))
+    assert made(plan(pair(first="9" * 16), first)).term == 2
+
+
+def test_another_life_of_another_rank_is_none() -> None:
+    """Only the generation rises."""
+    first = made(plan(pair()))
+    second = made(plan(pair(second="9" * 16), first))
+    assert (second.term, second.generation) == (1, 2)
+
+
+def test_a_plan_whose_sources_were_lost_gets_a_new_term() -> None:
+    """One term too many costs a rerun; one too few lets two lives share a fence."""
+    first = made(plan(pair())).model_copy(update={"sources": (), "engines": ()})
+    assert made(plan(pair(), first)).term == 2
+
+
+def test_without_usable_sources_the_last_plan_stays() -> None:
+    """Same numbers, same routes; and there is none where there never was one."""
+    two = [trainer("a", source_rank(0, world=2, stages=2)), trainer("b", source_rank(1, world=2, stage=1, stages=2))]
+    first = made(planned(two, [E]))
+    assert planned(two[:1], [E], first) == first
+    assert planned([], [], first) == first
+    assert planned(two[:1], [E]) is None
+
+
+def test_the_spec_counts_as_content() -> None:
+    """Another deadline raises the generation, under the same term."""
+    first = made(plan(pair()))
+    wish = Wish(name="default/policy", strategy=Strategy(deadline_seconds=5))
+    second = made(planned(pair(), [E], first, wish))
+    assert (second.term, second.generation, second.strategy.deadline_seconds) == (1, 2, 5)
+
+
+def test_the_order_of_pods_is_no_content() -> None:
+    """The same engines in another order are the same plan."""
+    engines = [engine("x"), engine("y")]
+    first = made(planned([trainer()], engines))
+    assert made(planned([trainer()], engines[::-1], first)).generation == 1

@@ -1,0 +1,83 @@
+"""From raw JSON to records."""
+
+from typing import Any
+
+import pytest
+
+from tests.build import manifests
+from weightsync.announcement import Announcement
+from weightsync.errors import InputError
+from weightsync.report import Report
+from weightsync_operator import observe
+
+META: dict[str, Any] = {
+    "namespace": "default",
+    "name": "rollout-a",
+    "uid": "u1",
+    "creationTimestamp": "2026-01-01T00:00:00Z",
+    "resourceVersion": "7",
+    "labels": {"app": "rollout"},
+}
+
+
+def raw(status: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+    return {"metadata": META | meta, "status": status or {"phase": "Running"}, "spec": {"containers": ["dropped"]}}
+
+
+@pytest.mark.parametrize(
+    ("seen", "gone"),
+    [
+        pytest.param(raw(), "", id="running"),
+        pytest.param(raw({"phase": "Pending"}), "", id="pending"),
+        pytest.param(raw(deletionTimestamp="2026-01-01T00:00:00Z"), "Terminating", id="terminating"),
+        pytest.param(raw({"phase": "Failed"}), "Failed", id="failed"),
+        pytest.param(raw({"phase": "Succeeded"}), "Succeeded", id="ended"),
+    ],
+)
+def test_pods_that_cannot_take_part(seen: dict[str, Any], gone: str) -> None:
+    """Terminating and ended pods are gone, and the record says why."""
+    assert observe.pod(seen).gone == gone
+
+
+def test_what_the_agent_said_is_read() -> None:
+    """Announcement and report come from their annotations."""
+    said = Announcement(address="10.0.0.1:8960", ready=True)
+    report = Report(term=3, version="v")
+    annotations = {"weightsync.io/agent": said.model_dump_json(), "weightsync.io/report": report.model_dump_json()}
+    pod = observe.pod(raw(annotations=annotations))
+    assert (pod.announcement, pod.report, pod.problem) == (said, report, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"format": 2, "address": "a"}'], ids=["empty", "object", "list", "2"]
+)
+def test_an_unreadable_annotation_is_a_problem_not_an_error(text: str) -> None:
+    """One pod's nonsense stops nobody; the record carries the sentence."""
+    pod = observe.pod(raw(annotations={"weightsync.io/agent": text, "weightsync.io/report": text}))
+    assert pod.announcement is None
+    assert pod.problem.startswith("annotation weightsync.io/agent: ")
+    assert pod.report is not None
+    assert pod.report.term == -1, "no plan has that term"
+
+
+def test_two_heartbeats_are_one_record() -> None:
+    """What no plan needs is not in the record, so that it cannot wake anyone."""
+    one = observe.pod(raw({"phase": "Running", "conditions": [1]}, resourceVersion="8"))
+    two = observe.pod(raw({"phase": "Running", "conditions": [2]}, resourceVersion="9"))
+    assert one == two
+
+
+def test_a_weightsync_that_cannot_be_read_says_why() -> None:
+    """With a CRD of another release the object is seen, and its problem is named."""
+    made = manifests.weightsync()
+    made["metadata"] |= {"namespace": "default", "uid": "u", "resourceVersion": "1"}
+    made["spec"]["rollout"]["initialGate"] = "Ajar"
+    seen = observe.weightsync(made)
+    assert seen.claim is None
+    assert seen.problem.startswith("spec.rollout.initialGate: ")
+
+
+def test_versions_are_numbers() -> None:
+    """A server whose versions are not would be silently misread: it is refused."""
+    with pytest.raises(InputError, match="not conformant"):
+        observe.version({"metadata": {"resourceVersion": "abc"}})
