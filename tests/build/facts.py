@@ -24,7 +24,3 @@ def facts(
     plan = planned(trainers, engines)
     owned = Owned(tuple(trainers), tuple(engines), contests, both)
     return Facts(1, suspend, "app=rollout", owned, gathered(trainers), judged(engines), plan, report)
-
-
-def found(facts: Facts, kind: str) -> Condition:
-    return next(c for c in conditions(facts, (), NOW) if c.type == kind)

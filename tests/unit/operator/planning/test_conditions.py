@@ -11,6 +11,11 @@ from weightsync_operator.planning.conditions import CHAINS, conditions
 from weightsync_operator.planning.facts import Facts, report_in_force
 from weightsync_operator.planning.ownership import Contest, Owned
 
+
+def found(facts: Facts, kind: str) -> Condition:
+    return next(c for c in conditions(facts, (), NOW) if c.type == kind)
+
+
 HALF = trainer("t", source_rank(0, world=2))
 REPORT = Report(term=1, version="v1", current=1)
 
