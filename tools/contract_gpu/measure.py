@@ -93,6 +93,14 @@ async def measure(url: str, volume: Path, before: Path, after: Path) -> Json:
         for _ in range(3):
             async with world.flying():
                 busy.append(await commit(world, replica.version, "Abort"))
+            await world.idle()
+        unknown = []
+        for _ in range(3):
+            async with world.flying():
+                engine.forget()  # of an engine that may be paused, Abort retracts first and then aborts what waits
+                await engine.capabilities()
+                unknown.append(await commit(world, replica.version, "Abort"))
+            await world.idle()
         begin = time.perf_counter()
         await world.from_disk(after)
         disk = time.perf_counter() - begin
@@ -112,6 +120,8 @@ async def measure(url: str, volume: Path, before: Path, after: Path) -> Json:
         "steps_seconds": middle,
         "with_4_requests_aborted_seconds": [run["total"] for run in busy],
         "steps_with_4_requests_seconds": busy[0],
+        "with_4_requests_retracted_then_aborted_seconds": [run["total"] for run in unknown],
+        "steps_retracted_then_aborted_seconds": unknown[0],
         "describe_seconds": described,
         "standstill_with_4_requests_seconds": standstill,
         "requests_ended_by_standstill": landed,

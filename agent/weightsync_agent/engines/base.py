@@ -123,7 +123,10 @@ class EngineAdapter(Protocol):
         """Its name of what it serves: cheap enough to be asked every second."""
 
     async def ready(self) -> None:
-        """Return once it has generated a token. Not on a paused engine: that would wait for its end."""
+        """Return once it has generated a token and is past its own warm-up; EngineError until then.
+
+        To be asked before the first pause, and not on a paused engine: it would wait for the pause's end.
+        """
 
     async def capabilities(self) -> Capabilities:
         """Probed once per incarnation (see ``forget``)."""

@@ -1,6 +1,7 @@
 """EngineError with the reason that machines read. Pure.
 
 EngineUnreachable, EngineTimeout   no answer                     EngineUnauthorized   the key is wrong or missing
+EngineStarting                     it is warming up: not to be paused yet
 EngineRefusedCall                  an answer over 399            EngineRefused        it must never be written to
 EngineNotPaused                    it was resumed, not paused
 FlushRefused                       requests still run or wait    HookSilent           no result, or another call's

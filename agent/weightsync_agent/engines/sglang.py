@@ -46,9 +46,11 @@ class Deadlines:
     """Seconds for one call. control covers an abort pause, which looks only once a second whether it is done."""
 
     query: float = 5.0
+    server_info: float = 30.0  # its scheduler is asked, which may be compiling a kernel
     control: float = 30.0
     hook: float = 120.0
     token: float = 300.0  # the first one waits for kernels to be compiled
+    health: float = 30.0  # SGLang itself gives up after 20 s
 
 
 @dataclass
@@ -107,12 +109,17 @@ class SGLangEngine:
         answer = await self._http.expect("POST", "/generate", body, seconds=self._deadlines.token, control=False)
         if not answer.json.get("output_ids"):
             raise engine_error("EngineRefusedCall", f"{self._http.url}/generate: no token: {answer.words}")
+        # A server whose own warm-up waits in a pause for 600 s ends itself: it must have passed that, too.
+        health = await self._http.call("GET", "/health", seconds=self._deadlines.health, control=False)
+        if health.status != 200:
+            raise engine_error("EngineStarting", f"{self._http.url}/health: {health.status}: it is warming up")
 
     async def capabilities(self) -> Capabilities:
         """See EngineAdapter. GET on an endpoint that is for POST has no effect: 405 where it is, 404 where not."""
         if self._life.capabilities is None:
             info = await self._server_info()
-            answer = await self._http.call("GET", SESSION, seconds=self._deadlines.query)
+            # A GET that no route takes counts as an ordinary call: it wants the api key, not the admin key.
+            answer = await self._http.call("GET", SESSION, seconds=self._deadlines.query, control=False)
             if answer.status not in {404, 405}:
                 raise refused(f"{self._http.url}{SESSION}", answer)
             self._life.capabilities = Capabilities(
@@ -124,11 +131,12 @@ class SGLangEngine:
 
     async def _server_info(self) -> ServerInfo:
         if self._life.info is None:
-            self._life.info = parse_server_info((await self._get("/server_info")).json)
+            answer = await self._get("/server_info", self._deadlines.server_info)
+            self._life.info = parse_server_info(answer.json)
         return self._life.info
 
-    async def _get(self, path: str) -> Answer:
-        answer = await self._http.call("GET", path, seconds=self._deadlines.query, control=False)
+    async def _get(self, path: str, seconds: float | None = None) -> Answer:
+        answer = await self._http.call("GET", path, seconds=seconds or self._deadlines.query, control=False)
         if answer.status != 200 or not answer.json:
             # No words of the body: /server_info carries the keys in clear.
             raise engine_error("EngineRefusedCall", f"{self._http.url}{path}: {answer.status}, no information")
@@ -159,6 +167,7 @@ class SGLangEngine:
     @asynccontextmanager
     async def standstill(self) -> AsyncIterator[None]:
         """See EngineAdapter."""
+        await self.capabilities()  # asked before the pause, not in it
         await self.pause("InPlace")
         try:
             yield
@@ -177,7 +186,7 @@ class SGLangEngine:
                 attempts=None,
                 timeout=deadline_seconds,
                 wait_initial=0.005,
-                wait_max=0.1,
+                wait_max=0.25,
                 wait_jitter=0.005,
             ):
                 with attempt:

@@ -197,7 +197,7 @@ def describe(model: torch.nn.Module, request: Json, result: Json) -> Json:
     table = [
         {
             "name": name, "dtype": _dtype(live.tensor), "shape": list(live.tensor.shape),
-            "contiguous": live.tensor.is_contiguous(), "nbytes": _nbytes(live.tensor),
+            "contiguous": live.tensor.is_contiguous(), "nbytes": live.tensor.nbytes,
             "device": str(live.tensor.device), "tied": live.tied,
         }
         for name, live in live_parameters(model).items()
@@ -226,8 +226,8 @@ def apply(model: torch.nn.Module, request: Json, result: Json) -> Json:
     arena = STATE.arena(request["arena"])
     header = checked_header(arena, request)
     pairs = matched(request, arena.path, header, live_parameters(model))
-    unpinned = ""
-    if _on_cuda(model):
+    on_cuda, unpinned = _on_cuda(model), ""
+    if on_cuda:
         unpinned = arena.pin()  # without it the copy is slower, and right all the same
         # An in-place pause leaves the last batch's kernels running on another stream: they still read the weights.
         torch.cuda.synchronize()
@@ -237,7 +237,7 @@ def apply(model: torch.nn.Module, request: Json, result: Json) -> Json:
         for row, tensor, again in pairs:
             if not again:
                 flat(tensor).copy_(_slice(arena, row), non_blocking=True)
-    if _on_cuda(model):
+    if on_cuda:
         torch.cuda.synchronize()
     end = time.perf_counter()
     if arena.header() != header:
@@ -276,7 +276,7 @@ def readback(model: torch.nn.Module, request: Json, result: Json) -> Json:
         chosen = {name: live[name].tensor for name in wanted or live}
         _refuse_strided(chosen)
         answer["digests"] = {name: digest(tensor) for name, tensor in chosen.items()}
-        answer["nbytes"] = max(answer["nbytes"], sum(_nbytes(tensor) for tensor in chosen.values()))
+        answer["nbytes"] = max(answer["nbytes"], sum(tensor.nbytes for tensor in chosen.values()))
     answer["seconds"] = time.perf_counter() - start
     return answer
 
@@ -286,12 +286,11 @@ OPERATIONS = {"describe": describe, "pin": pin, "apply": apply, "readback": read
 
 def live_parameters(model: torch.nn.Module) -> dict[str, Live]:
     """All parameters by name, also those that share their memory with an earlier one."""
-    first: dict[tuple[str, int, int], str] = {}
+    first: dict[tuple[torch.device, int, int], str] = {}
     live: dict[str, Live] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tensor = parameter.data
-        key = (str(tensor.device), tensor.data_ptr(), _nbytes(tensor))
-        tied = first.setdefault(key, name) if _nbytes(tensor) else name
+        tied = first.setdefault((tensor.device, tensor.data_ptr(), tensor.nbytes), name) if tensor.nbytes else name
         live[name] = Live(tensor, "" if tied == name else tied)
     return live
 
@@ -337,7 +336,7 @@ def first_difference(rows: tuple[Row, ...], live: dict[str, Live], nbytes: int) 
         tensor = live[row.name].tensor
         if (row.dtype, row.shape) != (_dtype(tensor), tuple(tensor.shape)):
             return f"{here} in the layout, {_dtype(tensor)} {tuple(tensor.shape)} in the engine"
-        if row.nbytes != _nbytes(tensor) or row.offset < 0 or row.offset + row.nbytes > nbytes:
+        if row.nbytes != tensor.nbytes or row.offset < 0 or row.offset + row.nbytes > nbytes:
             return f"{here}: bytes {row.offset} to {row.offset + row.nbytes} do not fit a payload of {nbytes}"
     filled = {live[row.name].tied or row.name for row in rows}
     for name, (tensor, tied) in live.items():
@@ -423,10 +422,6 @@ def _on_cuda(model: torch.nn.Module) -> bool:
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _rank() -> int:

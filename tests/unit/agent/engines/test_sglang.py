@@ -125,7 +125,7 @@ async def test_control_takes_the_admin_key_and_the_rest_the_api_key(engine: SGLa
     """As SGLang wants it."""
     await engine.ready()
     await engine.resume()
-    assert script.keys == ["Bearer api", "Bearer admin"]
+    assert script.keys == ["Bearer api", "Bearer api", "Bearer admin"]
 
 
 @pytest.mark.parametrize(
@@ -252,6 +252,7 @@ async def test_standstill_resumes_also_after_a_failure(engine: SGLangEngine, scr
         async with engine.standstill():
             await engine.describe([0])
     assert script.paths == ["/pause_generation", "/update_weights_from_tensor", "/continue_generation"]
+    assert script.calls[0][0] == "/server_info"  # not within the pause
 
 
 async def test_sessions_are_opened_where_there_are_any(engine: SGLangEngine, script: Script) -> None:
@@ -345,9 +346,13 @@ async def test_an_engine_that_hangs(url: str, script: Script, tmp_path: Path) ->
     assert not list((tmp_path / "hook").glob("request-*"))
 
 
-async def test_ready_means_a_token(engine: SGLangEngine, script: Script) -> None:
-    """An answer without one is an error."""
+async def test_ready_means_a_token_and_a_finished_warm_up(engine: SGLangEngine, script: Script) -> None:
+    """An answer without one is an error, and so is a server that still warms up: it must not be paused."""
     await engine.ready()
+    script.answers["/health"] = lambda body: (503, "")
+    with pytest.raises(EngineError, match="warming up") as caught:
+        await engine.ready()
+    assert (caught.value.reason, caught.value.retryable) == ("EngineStarting", True)
     script.answers["/generate"] = lambda body: (200, {"output_ids": []})
     with pytest.raises(EngineError, match="no token"):
         await engine.ready()
