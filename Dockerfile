@@ -17,35 +17,40 @@ RUN set -eu; \
         rm -rf /var/lib/apt/lists/*; \
     fi
 
-# Third-party packages, apart from the sources: a change of the sources leaves this stage as it is.
+# The names of the third-party packages, as a file of its own: only when they change are they installed anew.
+FROM base AS wanted
+COPY pyproject.toml /src/
+RUN python3 -c "import tomllib; \
+project = tomllib.load(open('/src/pyproject.toml', 'rb'))['project']; \
+extras = project['optional-dependencies']; \
+print(*project['dependencies'], *extras['operator'], *extras['agent'], sep='\n')" > /wanted.txt && \
+    touch --date=@0 /wanted.txt
+
+# Third-party packages, apart from the sources. pip's cache stays in this stage, or is mounted from outside.
 FROM base AS packages
 ARG PIP_CERT
 ARG PIP_INDEX_URL
-WORKDIR /src
-RUN python3 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir hatchling
+RUN python3 -m venv /opt/build && /opt/build/bin/pip install hatchling
 RUN python3 -m venv --without-pip /opt/weightsync
-COPY pyproject.toml requirements/constraints.txt ./
-RUN python3 -c "import tomllib; \
-project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-extras = project['optional-dependencies']; \
-print(*project['dependencies'], *extras['operator'], *extras['agent'], sep='\n')" > wanted.txt && \
-    /opt/build/bin/pip --python /opt/weightsync/bin/python install --no-cache-dir \
+WORKDIR /src
+COPY requirements/constraints.txt ./
+COPY --from=wanted /wanted.txt ./
+RUN /opt/build/bin/pip --python /opt/weightsync/bin/python install \
         --requirement wanted.txt --constraint constraints.txt
 
 # The project alone, as what is laid over the environment of the stage before.
 FROM packages AS project
-COPY LICENSE README.md ./
+COPY pyproject.toml LICENSE README.md ./
 COPY sdk/ sdk/
 COPY operator/ operator/
 COPY agent/ agent/
 COPY cli/ cli/
-RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . && \
-    cp -a /opt/weightsync /opt/before && \
-    /opt/build/bin/pip --python /opt/weightsync/bin/python install --no-cache-dir --no-deps /wheels/*.whl && \
-    mkdir /opt/overlay && cd /opt/weightsync && \
-    find . -type f | while read -r file; do \
-        [ -e "/opt/before/$file" ] || cp --parents "$file" /opt/overlay/; \
-    done
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . && \
+    cd /opt/weightsync && \
+    find . -type f | sort > /tmp/before && \
+    /opt/build/bin/pip --python bin/python install --no-deps /wheels/*.whl && \
+    mkdir /opt/overlay && \
+    find . -type f | sort | comm -13 /tmp/before - | xargs cp --parents --target-directory /opt/overlay
 
 FROM base
 LABEL org.opencontainers.image.title="WeightSync" \

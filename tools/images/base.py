@@ -43,20 +43,22 @@ def prepare() -> Archive:
         for unused in UNUSED:
             shutil.rmtree(system / unused, ignore_errors=True)
             (system / unused).mkdir(parents=True)
-        container = buildah.ask("from", "scratch")
-        try:
-            buildah.run("add", container, system, "/")
-            buildah.run("config", "--cmd", "/bin/bash", "--env", "LANG=C.UTF-8", container)
-            buildah.run("commit", container, name)
-        finally:
-            buildah.run("rm", container)
-        buildah.run("tag", name, f"{NAME}:{TAG}")
-        buildah.run("push", name, f"docker-archive:{folder / 'image.tar'}:{name}")
+        with buildah.building():
+            _commit(system, name)
+            buildah.run("push", name, f"docker-archive:{folder / 'image.tar'}:{name}")
         shutil.rmtree(system)
 
     entry = cache.entry("image-base", key(), build)
     forget_old(entry.parent, entry)
     return Archive(entry / "image.tar", name, f"{NAME}:{TAG}")
+
+
+def _commit(system: Path, name: str) -> None:
+    container = buildah.ask("from", "scratch")
+    buildah.run("add", container, system, "/")
+    buildah.run("config", "--cmd", "/bin/bash", "--env", "LANG=C.UTF-8", container)
+    buildah.run("commit", "--rm", container, name)
+    buildah.run("tag", name, f"{NAME}:{TAG}")
 
 
 def ensure_in_store(archive: Archive) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tools.setup import cache, commands
+from tools.setup import cache, commands, locks
 
 LOG = "images"
 CERTIFICATES = Path("/etc/ssl/certs")
@@ -14,6 +16,14 @@ CERTIFICATES = Path("/etc/ssl/certs")
 def store() -> Path:
     """Folder of the image store."""
     return cache.root() / "buildah"
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Hold the store for one build, after removing what a killed build left in it."""
+    with locks.exclusive(cache.root() / "buildah.lock"):
+        run("rm", "--all")
+        yield
 
 
 def run(*words: str | Path, cwd: Path | None = None) -> None:
@@ -29,12 +39,16 @@ def ask(*words: str | Path) -> str:
 def build_flags() -> list[str | Path]:
     """Flags of `buildah bud` that let the steps of a build reach the package index as this machine does.
 
-    The machine's certificates are mounted, not copied: a proxy's authority does not get into the image.
+    The machine's certificates are mounted, not copied: a proxy's authority does not get into the image. pip's cache
+    is mounted too, so that a package is fetched once.
     """
+    downloads = cache.root() / "pip"
+    downloads.mkdir(parents=True, exist_ok=True)
     bundle = (
         os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE") or str(CERTIFICATES / "ca-certificates.crt")
     )
     flags: list[str | Path] = ["--network", "host", "--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
+    flags += ["--volume", f"{downloads}:/root/.cache/pip"]
     if Path(bundle).exists() and CERTIFICATES in Path(bundle).parents:
         flags += ["--build-arg", f"PIP_CERT={bundle}"]
     if index := os.environ.get("PIP_INDEX_URL"):

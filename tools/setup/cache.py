@@ -39,20 +39,22 @@ def key(*parts: str | bytes) -> str:
     return digest.hexdigest()[:KEY_LENGTH]
 
 
-def tree(base: Path, names: list[str], suffixes: tuple[str, ...] = ()) -> list[str | bytes]:
-    """Parts for `key`: names and contents of the files below each of `names` (files or folders of `base`).
-
-    Compiled Python is left out, and, where `suffixes` are given, every file of a folder with another suffix.
-    """
+def tree(base: Path, names: list[str]) -> list[str | bytes]:
+    """Parts for `key`: names and contents of `files`."""
     parts: list[str | bytes] = []
+    for path in files(base, names):
+        parts += [str(path.relative_to(base)), path.read_bytes()]
+    return parts
+
+
+def files(base: Path, names: list[str]) -> list[Path]:
+    """The files below each of `names` (files or folders of `base`), in a fixed order, compiled Python left out."""
+    found = []
     for name in names:
         place = base / name
-        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            skipped = not path.is_file() or "__pycache__" in path.parts
-            if skipped or (suffixes and path != place and path.suffix not in suffixes):
-                continue
-            parts += [str(path.relative_to(base)), path.read_bytes()]
-    return parts
+        below = sorted(place.rglob("*")) if place.is_dir() else [place]
+        found += [path for path in below if path.is_file() and "__pycache__" not in path.parts]
+    return found
 
 
 def entry(
