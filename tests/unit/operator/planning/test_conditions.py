@@ -5,6 +5,7 @@ import pytest
 from tests.build.facts import NOW, facts
 from tests.build.pods import OTHER_LAYOUT, engine, planned, source_rank, trainer
 from weightsync import names
+from weightsync.api.v1alpha1.status import Condition
 from weightsync.report import Offender, Report
 from weightsync_operator.planning import reasons
 from weightsync_operator.planning.conditions import CHAINS, conditions
