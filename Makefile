@@ -10,14 +10,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 # The project is not installed in the environment, which clones share: it is found here.
 export PYTHONPATH := $(CURDIR):$(CURDIR)/sdk:$(CURDIR)/operator:$(CURDIR)/agent:$(CURDIR)/cli
-export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PACKAGES := sdk operator agent cli
 CHECKED := $(PACKAGES) tools tests examples
-# Extra arguments for pytest, such as ARGS="-k digest".
+# Extra arguments for the program that a target runs, such as: make test ARGS="-k digest".
 ARGS ?=
 # What the tests need: as root everything, elsewhere what needs no root (the rest is then skipped, aloud).
-TEST_SETUP := $(if $(filter 0,$(shell id -u)),all,env light)
+TEST_SETUP := $(if $(filter 0,$(shell id -u)),all,libraries env light)
 
 .PHONY: help
 help: ## Show this list
@@ -33,15 +32,15 @@ env: ## Set up the Python environment, linked as .venv
 
 .PHONY: check
 check: env ## Lint, types, import rules, generated files
-	ruff check $(CHECKED)
-	ruff format --check $(CHECKED)
-	mypy $(PACKAGES) tools
-	lint-imports
-	$(BIN)/python tools/generate --check
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy $(PACKAGES) tools
+	$(BIN)/lint-imports
+	$(BIN)/python -m tools.generate --check
 
 .PHONY: generate
 generate: env ## Write the generated files anew
-	$(BIN)/python tools/generate
+	$(BIN)/python -m tools.generate
 
 .PHONY: test
 test: ## Unit, property, real API server, real node
@@ -70,11 +69,12 @@ image: ## Build the images
 
 .PHONY: demo
 demo: env ## Run the main job on a real cluster and show what happens
-	@$(BIN)/python tools/demo
+	@$(BIN)/python tools/demo $(ARGS)
 
 .PHONY: bench-transfer
-bench-transfer: env ## Measure publish to verified against raw Mooncake; writes build/bench/transfer.json
-	@$(BIN)/python tools/bench transfer
+bench-transfer: ## Measure publish to verified against raw Mooncake; writes build/bench/transfer.json
+	@$(PYTHON) tools/setup libraries env
+	$(BIN)/python tools/bench transfer $(ARGS)
 
 .PHONY: report
 report: env ## Print the reports under build/ as a table; fails where a bound is broken

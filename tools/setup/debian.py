@@ -66,6 +66,15 @@ def install(packages: Sequence[str] = ALL) -> None:
         step.end(f"installed {len(wanted)}")
 
 
+def install_libraries() -> None:
+    """Install what Mooncake links; on other systems than Debian only say what that is."""
+    if is_debian():
+        install(TRANSFER)
+        return
+    with progress.step("libraries") as step:
+        step.end(f"not a Debian system: Mooncake needs what these packages hold: {', '.join(TRANSFER)}")
+
+
 def architecture() -> str:
     """Debian's name of this machine's architecture, such as amd64."""
     return commands.output(["dpkg", "--print-architecture"])

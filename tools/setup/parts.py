@@ -31,6 +31,7 @@ def _images() -> None:
 # In the order in which `all` makes them.
 PARTS: dict[str, tuple[Callable[[], object], str]] = {
     "debian": (debian.install, "Debian packages (as root)"),
+    "libraries": (debian.install_libraries, "the shared libraries of Mooncake only (as root, where missing)"),
     "env": (lambda: environment.prepare(ROOT), "the development environment, linked as .venv"),
     "light": (_light, "etcd and kube-apiserver, for integration tests"),
     "binaries": (_binaries, "every program of the local cluster, and helm"),
