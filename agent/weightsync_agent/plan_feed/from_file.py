@@ -65,7 +65,8 @@ class FileFeed(PlanFeed):
             state = _state(self._path)
             if state != read:
                 await self._read()
-                read = state
+                # Changed under the reader: what it read is not what ``state`` was, so look again.
+                read = state if _state(self._path) == state else "never"
             await asyncio.sleep(self._poll)
 
     async def _read(self) -> None:

@@ -40,6 +40,21 @@ async def agent(
             await own.stop()
 
 
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The field manager of each write that was sent; trials are none."""
+    found: list[str] = []
+    real = Api.apply
+
+    async def counted(api: Api, path: str, body: Json, manager: str, *, dry_run: bool = False) -> Json:
+        if not dry_run:
+            found.append(manager)
+        return await real(api, path, body, manager, dry_run=dry_run)
+
+    monkeypatch.setattr(Api, "apply", counted)
+    return found
+
+
 def gate(pod: dict[str, Any]) -> dict[str, Any] | None:
     """The condition of our type, without what the server adds."""
     conditions = pod["status"].get("conditions", [])
@@ -90,23 +105,22 @@ async def test_annotation_gate_and_report_stand_side_by_side(space: Any) -> None
     }
 
 
-async def test_nothing_is_written_when_nothing_changed(space: Any) -> None:
-    """The same words again, from the same agent or from one that was restarted, leave the pod's version as it is."""
+async def test_nothing_is_written_when_nothing_changed(space: Any, writes: list[str]) -> None:
+    """The same words again, from the same agent or from one that was restarted: no request, no new version."""
     pod = space.pod("rollout-1")
     async with agent(space, pod) as own:
-        own.announce(READY)
-        own.set_gate(True, "Current")
-        own.report(Report(term=1))
-        await own.settled()
-        before = space.read(pod)["metadata"]["resourceVersion"]
-        own.announce(READY)
-        own.set_gate(True, "Current")
-        own.report(Report(term=1))
-        await own.settled()
+        for _ in range(2):
+            own.announce(READY)
+            own.set_gate(True, "Current")
+            own.report(Report(term=1))
+            await own.settled()
+    before = space.read(pod)["metadata"]["resourceVersion"]
+    assert sorted(writes) == [names.MANAGER_AGENT, names.MANAGER_REPORT]
     async with agent(space, pod, now=LATER) as own:
         own.announce(READY)
         own.set_gate(True, "Current")
         await own.settled()
+    assert sorted(writes) == [names.MANAGER_AGENT, names.MANAGER_REPORT]
     assert space.read(pod)["metadata"]["resourceVersion"] == before
 
 
@@ -200,17 +214,9 @@ async def test_an_agent_that_starts_in_an_outage_says_nothing_before_it_has_look
     assert (gate(found) or {})["status"] == "True"
 
 
-async def test_reports_are_few(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reports_are_few(space: Any, writes: list[str]) -> None:
     """A hundred reports in one go are one write: the last, after the interval."""
     pod = space.pod("trainer-0")
-    writes: list[str] = []
-    real = Api.apply
-
-    async def counted(api: Api, path: str, body: Json, manager: str, *, dry_run: bool = False) -> Json:
-        writes.append(manager)
-        return await real(api, path, body, manager, dry_run=dry_run)
-
-    monkeypatch.setattr(Api, "apply", counted)
     async with agent(space, pod, report_seconds=0.3) as own:
         own.report(Report(term=0))
         await own.settled()
