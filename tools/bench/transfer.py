@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     """Write build/bench/transfer.json; exit status 1 where the bound is broken."""
     parser = argparse.ArgumentParser(prog="bench transfer", description=__doc__)
     parser.add_argument("--bytes", type=parse_bytes, default=1 << 30, help="size of the version (1Gi)")
-    parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs (9)")
+    parser.add_argument("--pairs", type=int, default=15, help="interleaved pairs (15)")
     options = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     settings = TransferSettings()

@@ -1,4 +1,4 @@
-"""Our side between two transfer workers, without agents: fill, digest, write and verify, bucket by bucket.
+"""Our side between two transfer workers, without agents: fill and digest, write, verify, bucket by bucket.
 
 What a sync costs beyond the wire when nothing but the data path is there: the bound of what agents can reach.
 """
@@ -11,11 +11,15 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
+import xxhash
+
 from weightsync.arena import Arena
 from weightsync.buckets import Bucket
 from weightsync.wire.v1 import Region
 from weightsync_agent.transfer.probe import probe
 from weightsync_agent.transfer.supervisor import TransferSettings, TransferWorker
+
+STEP = 256 << 10  # of the copy: small enough that the digest finds in the core's own cache what was just copied
 
 
 class Unequal(Exception):
@@ -55,19 +59,25 @@ class Workers:
         began = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for bucket in self._buckets:
-                await asyncio.to_thread(self._fill, bucket)
-                group.create_task(self._send(bucket))
+                digest = await asyncio.to_thread(self._fill, bucket)
+                group.create_task(self._send(bucket, digest))
         return time.perf_counter() - began
 
-    def _fill(self, bucket: Bucket) -> None:
-        # A foreign call, so that the copy runs without the GIL, as a trainer's does.
-        ctypes.memmove(self._arena + bucket.offset, self._tensor + bucket.offset, bucket.nbytes)
+    def _fill(self, bucket: Bucket) -> str:
+        """Copy a bucket from tensor to arena; its digest, taken on the way."""
+        total = xxhash.xxh3_128()
+        for at in range(bucket.offset, bucket.offset + bucket.nbytes, STEP):
+            size = min(STEP, bucket.offset + bucket.nbytes - at)
+            # A foreign call, so that the copy runs without the GIL, as a trainer's does.
+            ctypes.memmove(self._arena + at, self._tensor + at, size)
+            with self._from.view[at : at + size] as copied:
+                total.update(copied)
+        return total.hexdigest()
 
-    async def _send(self, bucket: Bucket) -> None:
-        digesting = asyncio.create_task(self._source.digest(self._from.path, [bucket]))
+    async def _send(self, bucket: Bucket, digest: str) -> None:
         async for landed in self._source.write(self._from.path, [bucket], self._region, stall_seconds=30):
-            found = await self._target.digest(self._to.path, [landed])
-            if found != await digesting:
+            (found,) = await self._target.digest(self._to.path, [landed])
+            if found.digest != digest:
                 raise Unequal(f"bucket of {bucket.nbytes} bytes at {bucket.offset}")
 
     async def regions(self) -> int:

@@ -56,7 +56,8 @@ class TransferWorker:
     async def start(cls, host: str, settings: TransferSettings, *, name: str) -> "TransferWorker":
         """Spawn a worker whose session peers dial at ``host`` (an address of this pod).
 
-        Raises TransferError where Mooncake is missing, does not initialise, or is not ready in time.
+        Raises TransferError where Mooncake is missing, does not initialise, or is not ready in time, InputError
+        where this process's environment forbids a worker (MC_TCP_PROTO=1).
         """
         version = capabilities.installed()
         environment = child_environment(settings, host, os.environ)
@@ -285,6 +286,10 @@ async def _within(queue: "asyncio.Queue[Message]", to: Region, stall_seconds: fl
 def _header(path: Path) -> Header:
     try:
         with path.open("rb") as file:
-            return Header.unpack(file.read(PAGE), str(path))
+            header = Header.unpack(file.read(PAGE), str(path))
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if size != PAYLOAD + header.nbytes:
+        raise InputError(f"{path}: {size} bytes, {PAYLOAD + header.nbytes} expected by its header")
+    return header

@@ -26,7 +26,6 @@ from weightsync_agent.transfer.window import Window
 from weightsync_agent.transfer.write import Pump, Write
 
 _PR_SET_PDEATHSIG = 1
-_CALLS = 4  # threads for registration and digest calls: a slow registration must not keep a digest waiting
 
 
 class Worker:
@@ -40,7 +39,6 @@ class Worker:
         self._pump = Pump(
             engine, window, self.send, piece_bytes=options["piece_bytes"], poll_seconds=options["poll_seconds"]
         )
-        self._calls = ThreadPoolExecutor(_CALLS, "call")
         self._hashing = ThreadPoolExecutor(options["digest_threads"] or min(4, os.cpu_count() or 1), "digest")
 
     def send(self, message: Message) -> None:
@@ -68,7 +66,9 @@ class Worker:
                 case "halt":
                     self._pump.halt()
                 case call:
-                    self._calls.submit(self._answer, message, slow[call])
+                    # A thread each: a slow registration must not keep a digest waiting, and an error that nobody
+                    # foresaw reaches _broken instead of resting in an executor's future.
+                    threading.Thread(target=self._answer, args=(message, slow[call]), daemon=True).start()
 
     def _answer(self, message: Message, call: Callable[[Message], object]) -> None:
         try:

@@ -115,6 +115,10 @@ async def test_file_that_is_no_arena_is_refused(bench: Bench, memory_folder: Pat
     wrong.write_bytes(os.urandom(8192))
     with pytest.raises(InputError, match="not an arena"):
         await worker.attach(wrong)
+    short = bench.arena("short", 65536)
+    os.truncate(short.path, 8192)
+    with pytest.raises(InputError, match="8192 bytes, 69632 expected"):
+        await worker.attach(short.path)
     with pytest.raises(InputError, match="cannot be read"):
         await worker.attach(memory_folder / "missing")
     await worker.attach(bench.arena("right", 4096).path)
