@@ -27,11 +27,10 @@ def weightsync_crd() -> dict[str, Any]:
             f"the name is used as a label's value: shorten it to {NAME_LIMIT} characters",
         )
     )
+    ready = '.status.conditions[?(@.type=="Ready")]'
     columns = [
-        _column(
-            "Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "New versions reach the engines."
-        ),
-        _column("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', "Why it is ready or not."),
+        _column("Ready", "string", f"{ready}.status", "Whether a version that is published now reaches the engines."),
+        _column("Reason", "string", f"{ready}.reason", "Why it does or does not."),
         _column("Version", "string", ".status.version", "The newest version that was decided."),
         _column("Engines", "integer", ".status.counts.matched", "Engines that the rollout selector matches."),
         _column("Current", "integer", ".status.counts.current", "Engines that serve the newest version."),
