@@ -150,6 +150,7 @@ class RankTarget:
         )
         metrics.WORKER_RESTARTS.labels(reason="fence").inc()
         self.worker.kill()
+        await asyncio.shield(self.worker.dead)  # only then no byte can land any more
         try:
             await self._register()
         except TransferError as error:

@@ -432,6 +432,7 @@ class SourceRank:
     async def _replace_worker(self) -> None:
         if self._worker is not None:
             self._worker.kill()
+            await asyncio.shield(self._worker.dead)
         self._worker = None
 
     # --- small ---
