@@ -45,7 +45,10 @@ class Api:
     def call(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Answer:
         """One request, whatever its answer."""
         status, text = self.raw(method, path, body, content)
-        return Answer(status, json.loads(text))
+        try:
+            return Answer(status, json.loads(text))
+        except ValueError:  # "404 page not found", before a CRD is served
+            return Answer(status, {"message": text})
 
     def raw(self, method: str, path: str, body: Any = None, content: str = "application/json") -> tuple[int, str]:
         """One request; the answer as text."""
