@@ -1,11 +1,13 @@
 """Tasks that should run as long as the agent: a fault of ours that ends one is said at once, raised at the end."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -28,3 +30,16 @@ async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def meanwhile(work: Coroutine[Any, Any, T], tasks: Collection[asyncio.Task[None]]) -> T:
+    """The result of ``work``, which ``tasks`` bring about. Raises what ended one of them."""
+    waiting = asyncio.create_task(work)
+    try:
+        await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+        return await waiting
+    finally:
+        waiting.cancel()

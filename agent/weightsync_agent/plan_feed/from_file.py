@@ -44,7 +44,7 @@ class FileFeed(PlanFeed):
 
     async def next(self) -> Plan:
         """The plan, once it has changed."""
-        return await self._latest.next()
+        return await lasting.meanwhile(self._latest.next(), self._tasks)
 
     async def head(self) -> tuple[int, str] | None:
         """Term and coordinator as the file has them now. The term of a file fences nothing: it is seldom changed."""

@@ -66,7 +66,7 @@ class SlicesFeed(PlanFeed):
 
     async def next(self) -> Plan:
         """The plan, once it has changed; one without coordinator, sources and engines where it names us no more."""
-        return await self._latest.next()
+        return await lasting.meanwhile(self._latest.next(), self._tasks)
 
     async def head(self) -> tuple[int, str] | None:
         """Term and coordinator of the WeightSync that selects this pod, read from the API server now.

@@ -171,7 +171,7 @@ async def relay(light_cluster: LightCluster) -> AsyncIterator[Relay]:
     await found.down()
 
 
-async def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
     """Wait for ``condition`` to hold; fail with ``what`` after the deadline."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():

@@ -106,7 +106,7 @@ async def following(space: Any, pod: Identity, url: str = "") -> AsyncIterator[S
 
 async def soon(feed: SlicesFeed) -> Plan:
     """The next plan, within a deadline."""
-    return await asyncio.wait_for(feed.next(), 20)
+    return await asyncio.wait_for(feed.next(), 60)
 
 
 async def test_head_changes_become_plans(space: Any, crds: None) -> None:
