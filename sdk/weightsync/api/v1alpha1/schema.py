@@ -99,5 +99,5 @@ def _limits(schema: Schema, path: str) -> Schema:
         return {}
     fixed = _FIXED_LENGTH.match(schema.get("pattern", ""))
     if fixed is None:
-        raise TypeError(f"{path}: a {kind} needs a bound ({bound})")
+        raise TypeError(f"{path}: every {kind} needs a bound ({bound})")
     return {bound: int(fixed[1])}
