@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BIN := .venv/bin
 # The project is not installed in the environment, which clones share: it is found here.
-export PYTHONPATH := $(CURDIR):$(CURDIR)/sdk:$(CURDIR)/operator:$(CURDIR)/agent:$(CURDIR)/cli
+export PYTHONPATH := $(CURDIR):$(CURDIR)/sdk:$(CURDIR)/operator:$(CURDIR)/agent:$(CURDIR)/cli:$(CURDIR)/examples
 
 PACKAGES := sdk operator agent cli
 CHECKED := $(PACKAGES) tools tests examples

@@ -14,6 +14,13 @@ from tools.cluster import light, node
 from tools.cluster.errors import ClusterError
 from tools.setup.errors import SetupError
 
+ROOT = Path(__file__).resolve().parents[1]
+# Child processes of tests find the packages where pytest finds them.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [*(str(ROOT / part) for part in (".", "sdk", "operator", "agent", "cli", "examples")),
+     *filter(None, [os.environ.get("PYTHONPATH")])]
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class NodeCluster:
