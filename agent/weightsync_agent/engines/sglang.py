@@ -2,7 +2,8 @@
 
 What holds for every call was seen on a real server (tests/contract): no call to ``/update_weights_from_tensor``
 with its own flush or with a loader that the server does not know (both end it), no ``abort`` pause on top of
-another one while requests run (it never returns, and nothing resumes the server then).
+another one while requests run (it never returns, and nothing resumes the server then), no pause before the
+server's own warm-up is over (it ends itself when that takes too long).
 """
 
 import asyncio
@@ -36,18 +37,19 @@ from weightsync_agent.engines.payload import hook_call
 from weightsync_agent.engines.server_info import ServerInfo, engine_info, parse_server_info, refusal
 
 MODES = {"InPlace": "in_place", "Retract": "retract", "Abort": "abort"}
-SESSION = "/begin_weight_update"
+PAUSE, CONTINUE, SESSION = "/pause_generation", "/continue_generation", "/begin_weight_update"
 
 R = TypeVar("R", bound=WireRecord)
 
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds for one call. control covers an abort pause, which looks only once a second whether it is done."""
+    """Seconds for one call. drain: for aborted requests to be gone; control covers SGLang's own abort pause."""
 
     query: float = 5.0
     server_info: float = 30.0  # its scheduler is asked, which may be compiling a kernel
     control: float = 30.0
+    drain: float = 1.0
     hook: float = 120.0
     token: float = 300.0  # the first one waits for kernels to be compiled
     health: float = 30.0  # SGLang itself gives up after 20 s
@@ -147,21 +149,37 @@ class SGLangEngine:
     async def pause(self, mode: PauseMode) -> None:
         """See EngineAdapter.
 
-        On an engine that may be paused already, Abort becomes: retract, then abort what waits. A plain abort pause
-        waits for running requests to end, which a paused scheduler never lets them, and blocks every resume.
+        Abort is: retract, then abort what waits, then wait until nothing does. SGLang's own abort pause looks only
+        once a second whether requests have ended; and on an engine that is paused already it waits for running
+        ones, which a paused scheduler never lets end, and blocks every resume meanwhile.
         """
-        paused, self._life.paused = self._life.paused, None
-        if mode == "Abort" and paused is not False:
-            await self._control("/pause_generation", {"mode": MODES["Retract"]})
+        serving, self._life.paused = self._life.paused is False, None
+        if mode == "Abort":
+            await self._control(PAUSE, {"mode": MODES["Retract"]})
             await self._control("/abort_request", {"abort_all": True})
+            if not await self._drained() and serving:
+                # Some requests end in a running scheduler only (a grammar that is being compiled). The engine served
+                # until now, so its memory is whole: it may run until they have ended.
+                await self._control(CONTINUE, {"torch_empty_cache": False})
+                await self._control(PAUSE, {"mode": MODES["Abort"]})
         else:
-            await self._control("/pause_generation", {"mode": MODES[mode]})
+            await self._control(PAUSE, {"mode": MODES[mode]})
         self._life.paused = True
+
+    async def _drained(self) -> bool:
+        """No request is left: that is what a flush wants, too."""
+        try:
+            await self.flush(self._deadlines.drain)
+        except EngineError as error:
+            if error.reason != "FlushRefused":
+                raise
+            return False
+        return True
 
     async def resume(self) -> None:
         """See EngineAdapter."""
         self._life.paused = None
-        await self._control("/continue_generation", {"torch_empty_cache": False})
+        await self._control(CONTINUE, {"torch_empty_cache": False})
         self._life.paused = False
 
     @asynccontextmanager

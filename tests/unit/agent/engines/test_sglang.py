@@ -128,26 +128,27 @@ async def test_control_takes_the_admin_key_and_the_rest_the_api_key(engine: SGLa
     assert script.keys == ["Bearer api", "Bearer api", "Bearer admin"]
 
 
+DRAIN = [
+    ("/pause_generation", {"mode": "retract"}),
+    ("/abort_request", {"abort_all": True}),
+    ("/flush_cache", {}),
+]
+
+
 @pytest.mark.parametrize(
     ("before", "mode", "sent"),
     [
         pytest.param("resume", "Retract", [("/pause_generation", {"mode": "retract"})], id="retract"),
         pytest.param("resume", "InPlace", [("/pause_generation", {"mode": "in_place"})], id="in place"),
-        pytest.param("resume", "Abort", [("/pause_generation", {"mode": "abort"})], id="abort on a serving engine"),
-        pytest.param(
-            "pause", "Abort", [("/pause_generation", {"mode": "retract"}), ("/abort_request", {"abort_all": True})],
-            id="abort on a paused engine never waits for running requests",
-        ),
-        pytest.param(
-            "", "Abort", [("/pause_generation", {"mode": "retract"}), ("/abort_request", {"abort_all": True})],
-            id="abort on an engine of which nothing is known",
-        ),
+        pytest.param("resume", "Abort", DRAIN, id="abort on a serving engine"),
+        pytest.param("pause", "Abort", DRAIN, id="abort on a paused engine never waits for running requests"),
+        pytest.param("", "Abort", DRAIN, id="abort on an engine of which nothing is known"),
     ],
-)  # fmt: skip
+)
 async def test_pauses(
     engine: SGLangEngine, script: Script, before: str, mode: PauseMode, sent: list[tuple[str, Any]]
 ) -> None:
-    """What is sent depends on what is known of the engine."""
+    """Abort is a retraction, an abort of what waits, and a flush that shows that nothing does."""
     if before == "resume":
         await engine.resume()
     if before == "pause":
@@ -155,6 +156,22 @@ async def test_pauses(
     script.calls.clear()
     await engine.pause(mode)
     assert script.calls == sent
+
+
+@pytest.mark.parametrize("serving", [True, False])
+async def test_requests_that_only_a_running_scheduler_ends(
+    url: str, script: Script, tmp_path: Path, serving: bool
+) -> None:
+    """An engine that served is whole: it runs until they have ended. One that may be torn never does."""
+    script.answers["/flush_cache"] = lambda body: (400, "Flush cache failed.\n")
+    async with SGLangEngine(url, tmp_path, deadlines=Deadlines(drain=0.02)) as engine:
+        if serving:
+            await engine.resume()
+        script.calls.clear()
+        await engine.pause("Abort")
+    sent = [call for call in script.calls if call[0] != "/flush_cache"]
+    again = [("/continue_generation", {"torch_empty_cache": False}), ("/pause_generation", {"mode": "abort"})]
+    assert sent == DRAIN[:2] + (again if serving else [])
 
 
 async def test_versions_are_set_without_aborting(engine: SGLangEngine, script: Script) -> None:
