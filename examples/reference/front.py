@@ -82,11 +82,11 @@ class Front:
         """Answer one request or a list. Raises InputError for what is asked wrongly, Leaving after SIGTERM."""
         if self.status is Status.LEAVING:
             raise Leaving("the engine is shutting down: ask another one")
-        asked = self._read(body)
+        begun, asked = time.perf_counter(), self._read(body)
         async with self._pausing:
             await self._pausing.wait_for(lambda: not self.paused)
         async with self._lock.reading():
-            answers = await self._compute(asked)
+            answers = await self._compute(asked, begun)
         return answers if body.input_ids and isinstance(body.input_ids[0], list) else answers[0]
 
     def _read(self, body: GenerateBody) -> list["Asked"]:
@@ -109,8 +109,8 @@ class Front:
             asked.append(Asked(name or uuid.uuid4().hex, prompt, sampling_of(one, prompt, config, seed), wanted))
         return asked
 
-    async def _compute(self, asked: list["Asked"]) -> list[dict[str, Any]]:
-        loop, begun = asyncio.get_running_loop(), time.perf_counter()
+    async def _compute(self, asked: list["Asked"], begun: float) -> list[dict[str, Any]]:
+        loop = asyncio.get_running_loop()
         waits: list[asyncio.Future[float]] = [loop.create_future() for _ in asked]
 
         def told(wait: "asyncio.Future[float]") -> Callable[[Generation], None]:

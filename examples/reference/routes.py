@@ -196,13 +196,7 @@ class Routes:
 
     async def server_info(self, request: web.Request) -> web.StreamResponse:
         """GET /server_info: the start-up configuration, keys in clear, as SGLang answers it."""
-        scheduler = self._front.thread.scheduler
-        state = {
-            "weight_version": self._front.version,
-            "running_requests": scheduler.running_requests,
-            "waiting_requests": len(scheduler.waiting),
-            "cached_positions": scheduler.cached_positions(),
-        }
+        state = await self._front.on_model(self._front.thread.scheduler.state)
         return web.json_response(self._info | {"internal_states": [state]})
 
 

@@ -6,7 +6,7 @@ what is computed after the pause is computed with the weights of after the pause
 """
 
 from collections import deque
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -120,9 +120,15 @@ class Scheduler:
         self._batched.clear()
         return True
 
-    def cached_positions(self) -> int:
-        """Positions in the prefix caches."""
-        return len(self._alone) + len(self._batched)
+    def state(self) -> dict[str, Any]:
+        """What /server_info tells of it."""
+        return {
+            "weight_version": self.version,
+            "paused": self.paused,
+            "running_requests": self.running_requests,
+            "waiting_requests": len(self.waiting),
+            "cached_positions": len(self._alone) + len(self._batched),
+        }
 
 
 def _end(generation: Generation, reason: FinishReason) -> None:
