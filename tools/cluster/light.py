@@ -25,6 +25,8 @@ from tools.setup import go_binaries, locks, progress
 READY_SECONDS = 60.0
 GRACE_SECONDS = 2.0
 ATTEMPTS = 3
+# What a light cluster's folder may hold: a folder that holds anything else is somebody's, and is not emptied.
+OWN_NAMES = ("cluster.json", "config", "etcd", "kubeconfig", "logs", "pki", "processes")
 # The first names are stopped first. The API server never ends by itself once etcd is gone.
 STOP_ORDER = ("kube-apiserver", "etcd")
 
@@ -69,7 +71,8 @@ def up(folder: Path, *, bound_to_caller: bool = False) -> LightCluster:
         found = find(folder)
         if found is not None:
             return found
-        for attempt in range(1, ATTEMPTS + 1):
+        attempt = 1
+        while True:
             _remove(folder)
             try:
                 with progress.step("light cluster") as step:
@@ -77,11 +80,11 @@ def up(folder: Path, *, bound_to_caller: bool = False) -> LightCluster:
                     step.end(f"ready at {cluster.url}")
                     return cluster
             except ClusterError as error:
+                _stop(folder)
                 # A free port can be taken by another process before the program binds it.
                 if "address already in use" not in str(error) or attempt == ATTEMPTS:
-                    _stop(folder)
                     raise
-    raise AssertionError("unreachable")
+                attempt += 1
 
 
 def down(folder: Path) -> bool:
@@ -132,9 +135,15 @@ def _describe(layout: Layout) -> LightCluster:
 
 
 def _remove(folder: Path) -> bool:
+    if not folder.exists():
+        return False
+    strangers = sorted(path.name for path in folder.iterdir() if path.name not in OWN_NAMES)
+    if strangers:
+        raise ClusterError(
+            f"{folder} is not a light cluster's folder: it holds {', '.join(strangers)}; name another one"
+        )
     ran = _stop(folder)
-    if folder.exists():
-        shutil.rmtree(folder)
+    shutil.rmtree(folder)
     return ran
 
 
