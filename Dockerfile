@@ -61,5 +61,7 @@ COPY --from=project /opt/overlay /opt/weightsync
 ENV PATH=/opt/weightsync/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
+# kopf asks for the user's name, and whatever uid a cluster gives the container is in no passwd file.
+ENV USER=weightsync
 USER 65532:65532
 WORKDIR /
