@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from tools.setup import cache, commands, debian
@@ -12,6 +13,7 @@ VERSION = "0.13.9"
 ENVIRONMENT = {"UV_SYSTEM_CERTS": "1", "UV_NO_PROGRESS": "1", "UV_NO_CONFIG": "1"}
 
 
+@functools.cache
 def executable(python: Path) -> Path:
     """Return uv's executable, installing it with `python`'s pip if it is not in the cache."""
     log = cache.log_file("uv")
