@@ -161,7 +161,7 @@ def portions(tensor: TensorCopies, buckets: BucketIndex) -> list[Portion]:
         moves += parts
         for bucket in buckets.touched(move.hull):
             # A bucket between two rows is nobody's to write, but the stage's to report: with the last row.
-            last[bucket] = max(last.get(bucket, 0), touches.get(bucket, len(moves) - 1))
+            last[bucket] = touches.get(bucket, len(moves) - 1)
     leaves: defaultdict[int, list[int]] = defaultdict(list)
     for bucket, at in last.items():
         leaves[at].append(bucket)

@@ -1,4 +1,4 @@
-"""A short folder in memory for sockets and arenas: a Unix socket's path may have some hundred characters only."""
+"""What the sdk's tests share."""
 
 import shutil
 import tempfile
@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine that builds and tests at once may take long over one example: time is no property of these.
+settings.register_profile("weightsync", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("weightsync")
 
 
 @pytest.fixture
 def volume() -> Iterator[Path]:
-    """As the volume that trainer and agent share."""
+    """As the volume that trainer and agent share; its path is short, since a socket's must be."""
     folder = Path(tempfile.mkdtemp(prefix="ws-", dir="/dev/shm"))
     yield folder
     shutil.rmtree(folder)

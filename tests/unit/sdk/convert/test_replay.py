@@ -151,7 +151,7 @@ class Watch:
 @given(
     model=models(), size=st.sampled_from([8, 24, 64, 256, 4096]), scrambled=st.booleans(), order=st.randoms()
 )  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_replay_equals_slicing(device: str, model: list[Fused], size: int, scrambled: bool, order: object) -> None:
     """Any slices, turns, fusions, casts and orders: torch's bytes; each bucket once, after its last byte."""
     program = program_of(model)
@@ -176,7 +176,7 @@ def test_a_replay_equals_slicing(device: str, model: list[Fused], size: int, scr
 
 
 @given(model=models(), size=st.sampled_from([24, 256]), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_stage_fills_only_what_it_owns(model: list[Fused], size: int, data: st.DataObject) -> None:
     """Tensors of other stages are taken but not copied, and the stage's buckets are full without them."""
     program = program_of(model)

@@ -282,6 +282,45 @@ def test_an_agent_that_comes_back_gets_the_next_publish(agent: FakeAgent, publis
     assert len({connect.nonce for connect in agent.connected}) == 1
 
 
+class SlowToTakeReports(FakeAgent):
+    """Keeps a report of filled buckets waiting for the message of failure that must not overtake it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.order: list[str] = []
+        self.begun = threading.Event()
+        self.failed = threading.Event()
+
+    def _answer(self, method: str, path: str, body: bytes) -> tuple[int, bytes] | None:
+        step = path.rsplit("/", 1)[-1]
+        if step == "filled":
+            self.begun.set()
+            self.failed.wait(0.2)
+        if step == "failed":
+            self.failed.set()
+        answer = super()._answer(method, path, body)
+        self.order.append(step)
+        return answer
+
+
+def test_no_report_arrives_after_a_failure(volume: Path) -> None:
+    """It would be taken for the next version's bytes: the report under way is waited for, the others are dropped."""
+    slow = SlowToTakeReports(volume, [PROGRAM], bucket_bytes=LIMIT)
+    with slow as agent, Publisher(0, 1, directory=volume, timeout=10) as publisher:
+        publisher.publish(state()).raise_on_failure(10)
+        agent.order.clear()
+        agent.begun.clear()
+
+        def wrong_in_the_end() -> Iterator[tuple[str, torch.Tensor]]:
+            yield from state().items()
+            assert agent.begun.wait(10)
+            yield "unknown", torch.ones(1)
+
+        publisher.publish(wrong_in_the_end())
+        assert agent.order[:2] == ["publishes", "filled"]
+        assert agent.order.index("failed") == len(agent.order) - 1
+
+
 def without(name: str) -> dict[str, torch.Tensor]:
     """A state that lacks one tensor."""
     return {key: tensor for key, tensor in state().items() if key != name}
@@ -314,6 +353,14 @@ def test_a_wrong_input_is_exhausted_and_told(
     assert seen.failed is not None
     assert not seen.copied
     publisher.publish(state(3)).raise_on_failure(10)
+
+
+def test_missing_tensors_are_named_where_nothing_was_published_before(agent: FakeAgent, publisher: Publisher) -> None:
+    """The first publish failed at its end: the agent knows the names, and the second lacks one."""
+    agent.refuse("copied")
+    publisher.publish(state())
+    outcome = publisher.publish(without("norm.weight")).outcome(10)
+    assert outcome.message.startswith("1 of 4 tensors were not published: norm.weight")
 
 
 def test_other_names_than_before_are_told(volume: Path) -> None:
