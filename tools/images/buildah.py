@@ -10,6 +10,7 @@ from pathlib import Path
 from tools.setup import cache, commands, locks
 
 LOG = "images"
+KEPT_LAYERS = 100  # some 10 to a build
 CERTIFICATES = Path("/etc/ssl/certs")
 
 
@@ -23,6 +24,9 @@ def building() -> Iterator[None]:
     """Hold the store for one build, after removing what a killed build left in it."""
     with locks.exclusive(cache.root() / "buildah.lock"):
         run("rm", "--all")
+        if len(ask("images", "--all", "--quiet").split()) > KEPT_LAYERS:
+            # Layers that no image has any more, those of the next build included: it takes a minute longer, once.
+            run("rmi", "--prune")
         yield
 
 

@@ -38,6 +38,8 @@ PARTS: dict[str, tuple[Callable[[], object], str]] = {
     "images": (_images, "the images (as root)"),
     "examples-env": (lambda: examples_env.prepare(ROOT), "the packages that the example pods mount (as root)"),
 }
+# Parts of other parts, for those who need no more: `all` leaves them out.
+SUBSETS = ("libraries", "light")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("parts", nargs="+", choices=[*PARTS, "all"], metavar="PART")
     chosen = parser.parse_args(arguments).parts
-    names = list(PARTS) if "all" in chosen else [name for name in PARTS if name in chosen]
+    names = [name for name in PARTS if name in chosen or ("all" in chosen and name not in SUBSETS)]
     try:
         for name in names:
             PARTS[name][0]()
