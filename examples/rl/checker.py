@@ -50,6 +50,9 @@ class Replay(Protocol):
     def answer(self, number: int, prefix: Sequence[int], tokens: int) -> Continuation | None:
         """What that version answers after ``prefix``; None where its weights are not kept any more."""
 
+    def differs(self, number: int, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
+        """Whether that version answers otherwise than ``tokens`` after ``prefix``; False where it is not kept."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -78,8 +81,7 @@ def check(answer: Answer, replay: Replay, tolerance: float = 0.0) -> Verdict:
             prefix = [*answer.prompt, *answer.tokens[:done]]
             got = Continuation(answer.tokens[done : done + span.tokens], answer.logprobs[done : done + span.tokens])
             torn = torn or _difference(answer, span, replay.answer(number, prefix, span.tokens), got, tolerance)
-            before = replay.answer(number - 1, prefix, span.tokens) if number > 0 else None
-            distinguishable |= before is not None and list(before.tokens) != list(got.tokens)
+            distinguishable = distinguishable or (number > 0 and replay.differs(number - 1, prefix, got.tokens))
         done += span.tokens
     if not torn and done != len(answer.tokens):
         torn = f"{answer.engine}: spans count {done} tokens, the answer has {len(answer.tokens)}"
@@ -127,17 +129,19 @@ class Tally:
     distinguishable: int = 0
     torn: int = 0
     stale: int = 0
-    seen: int = 0  # sampled answers, judged by their versions' names alone
+    switched: int = 0  # checked answers that more than one version computed
+    sampled: int = 0  # sampled answers, judged by their versions' names alone
 
-    def count(self, verdict: Verdict) -> None:
+    def count(self, answer: Answer, verdict: Verdict) -> None:
         """A checked answer."""
         self.checked += 1
+        self.switched += len(answer.spans) > 1
         self.distinguishable += verdict.distinguishable
         self._wrong(verdict)
 
     def count_sampled(self, verdict: Verdict) -> None:
         """An answer of which only the versions were looked at."""
-        self.seen += 1
+        self.sampled += 1
         self._wrong(verdict)
 
     def _wrong(self, verdict: Verdict) -> None:
@@ -151,5 +155,6 @@ class Tally:
             "distinguishable": self.distinguishable,
             "torn": self.torn,
             "stale": self.stale,
-            "sampled": self.seen,
+            "switched": self.switched,
+            "sampled": self.sampled,
         }

@@ -1,9 +1,9 @@
 """The trainer's copies of what it published: the weights behind each name that an engine may give."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
-import torch
 from torch import Tensor
 
 from reference.alone import feed, require_one_thread
@@ -47,18 +47,27 @@ class Versions:
         """The weights as an engine holds them, None where they are not kept any more."""
         return self._models.get(number)
 
-    @torch.inference_mode()
     def answer(self, number: int, prefix: Sequence[int], tokens: int) -> Continuation | None:
         """See checker.Replay. Computed as the engine computes a request alone, so equal bit by bit."""
         model = self._models.get(number)
         if model is None:
             return None
-        require_one_thread()
-        cache, pending = model.new_cache(), list(prefix)
-        found, logprobs = list[int](), list[float]()
-        while len(found) < tokens:
-            token, logprob = greedy(feed(model, cache, pending))
-            found.append(token)
-            logprobs.append(logprob)
-            pending = [token]
-        return Continuation(found, logprobs)
+        pairs = list(islice(_alone(model, prefix), tokens))
+        return Continuation([token for token, _ in pairs], [logprob for _, logprob in pairs])
+
+    def differs(self, number: int, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
+        """See checker.Replay. Ends at the first token that differs."""
+        model = self._models.get(number)
+        return model is not None and any(
+            token != wanted for wanted, (token, _) in zip(tokens, _alone(model, prefix), strict=False)
+        )
+
+
+def _alone(model: EngineModel, prefix: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """Greedy tokens without end, each with its log probability."""
+    require_one_thread()
+    cache, pending = model.new_cache(), list(prefix)
+    while True:
+        token, logprob = greedy(feed(model, cache, pending))
+        yield token, logprob
+        pending = [token]

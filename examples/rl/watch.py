@@ -58,7 +58,7 @@ class Watch:
                 continue
             for answer in future.result(wait or None):
                 verdict = check(answer, self.versions, self._tolerance)
-                self.tally.count(verdict)
+                self.tally.count(answer, verdict)
                 self._tell(step, verdict.torn, verdict.stale)
 
     def see(self, step: int, answers: Iterable[Answer]) -> None:
