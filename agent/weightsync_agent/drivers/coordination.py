@@ -109,7 +109,7 @@ class Coordination:
         """A rank called publish(): answers once all ranks have. Raises Refused at the deadline, naming who lacks."""
         plan = self._coordinating()
         rank = request.writer.rank
-        gathered, void = self._gather.add(request)
+        gathered, void = self._gather.add(request, time.monotonic())
         for each in void:
             message = f"rank {each.writer.rank}: publish {each.sequence} is void: the other ranks gave it up"
             self._answer(each, Refused(message, reason="Superseded"))

@@ -181,7 +181,7 @@ class Coordinator(Machine[CoordinatorState]):
             number=gathered.number,
             label=gathered.label,
             plan=plan,
-            started=now,
+            started=gathered.began,
             deadline=now + plan.strategy.deadline_seconds,
             members={known.engine.key: Member(known.engine) for known in engines},
             repair=repair.version if repair else None,
@@ -438,7 +438,7 @@ class Coordinator(Machine[CoordinatorState]):
         # One that failed before is repaired alone, so that it holds no joiner.
         together = [k for k in able if not k.failures] or [min(able, key=lambda k: k.retry_at)]
         v = self.sealed.version
-        gathered = Gathered(v.lineage, v.number, self.sealed.label, {})
+        gathered = Gathered(v.lineage, v.number, self.sealed.label, {}, now)
         return self._start(gathered, self.plan, together, now, repair=self.sealed)
 
     def _welcome(self) -> list[object]:

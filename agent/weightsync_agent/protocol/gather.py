@@ -15,12 +15,13 @@ from weightsync.wire.v1 import PublishRequest
 
 @dataclass(frozen=True)
 class Gathered:
-    """All ranks are there: one version."""
+    """All ranks are there: one version. began: when the first of them called."""
 
     lineage: str
     number: int
     label: str
     ranks: Mapping[int, PublishRequest]
+    began: float = 0.0
 
 
 def lineage_of(nonces: Mapping[int, str]) -> str:
@@ -42,8 +43,9 @@ class Gather:
     lineage: str = ""
     before: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, PublishRequest] = field(default_factory=dict)
+    began: float = 0.0
 
-    def add(self, request: PublishRequest) -> tuple[Gathered | None, list[PublishRequest]]:
+    def add(self, request: PublishRequest, now: float) -> tuple[Gathered | None, list[PublishRequest]]:
         """Take a rank's publish; returns the version if it was the last to come, and publishes that are void.
 
         Void is what the same rank left waiting before (it restarted, or gave up), and a publish that the others
@@ -59,6 +61,8 @@ class Gather:
                     reason="WorldsDiffer",
                 )
         void = [self.waiting[rank]] if rank in self.waiting else []
+        if not self.waiting:
+            self.began = now
         self.waiting[rank] = request
         if len(self.waiting) < request.world_size:
             return None, void
@@ -71,7 +75,7 @@ class Gather:
         self.waiting, self.lineage = {}, lineage
         self.before = {r: each.sequence for r, each in ranks.items()}
         label = next((each.label for each in ranks.values() if each.label), "")
-        return Gathered(lineage, max(self.before.values()), label, ranks), void
+        return Gathered(lineage, max(self.before.values()), label, ranks, self.began), void
 
     def _late(self) -> list[int]:
         """Ranks whose publish is an earlier step than the others'."""

@@ -63,7 +63,10 @@ class Member:
 
 @dataclass
 class Sync:
-    """One version going to a snapshot of engines. repair: of an already decided version, to those behind."""
+    """One version going to a snapshot of engines.
+
+    started: when the first rank called publish(); repair: an already decided version, to those behind.
+    """
 
     id: str
     lineage: str

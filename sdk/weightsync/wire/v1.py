@@ -157,7 +157,7 @@ class RouteEnd(WireRecord):
 
 
 class EngineOutcome(WireRecord):
-    """What became of one engine of the snapshot."""
+    """What became of one engine of the snapshot. staged_seconds: from the first rank's publish() to verified."""
 
     engine: str
     outcome: Literal["Current", "Behind", "Gone", "Failed", "Superseded"]

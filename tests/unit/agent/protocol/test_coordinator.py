@@ -68,7 +68,7 @@ class World:
         return self.machine.sync.id
 
     def publish(self, number: int = 1) -> "World":
-        return self.feed(e.Published(Gathered(LINEAGE, number, "", {})))
+        return self.feed(e.Published(Gathered(LINEAGE, number, "", {}, self.now)))
 
     def grant(self, *names: str) -> "World":
         for name in names:

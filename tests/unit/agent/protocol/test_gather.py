@@ -20,8 +20,8 @@ def test_the_nth_calls_of_all_ranks_are_one_version() -> None:
     """The last to come completes it; numbers rise, the lineage stays."""
     gather = Gather()
     for n in (1, 2, 3):
-        assert gather.add(call(1, n)) == (None, [])
-        found, void = gather.add(call(0, n))
+        assert gather.add(call(1, n), 0.0) == (None, [])
+        found, void = gather.add(call(0, n), 0.0)
         assert void == []
         assert found is not None
         assert (found.lineage, found.number, found.label) == (lineage_of({0: A, 1: B}), n, f"step {n}")
@@ -30,9 +30,9 @@ def test_the_nth_calls_of_all_ranks_are_one_version() -> None:
 def test_one_rank_restarting_begins_a_new_lineage() -> None:
     """Numbers start where the longest-living rank is, so that they rise whoever coordinates."""
     gather = Gather()
-    gather.add(call(0, 1)), gather.add(call(1, 1))
-    gather.add(call(0, 2))
-    found, _ = gather.add(call(1, 1, C))
+    gather.add(call(0, 1), 0.0), gather.add(call(1, 1), 0.0)
+    gather.add(call(0, 2), 0.0)
+    found, _ = gather.add(call(1, 1, C), 0.0)
     assert found is not None
     assert (found.lineage, found.number) == (lineage_of({0: A, 1: C}), 2)
 
@@ -40,8 +40,8 @@ def test_one_rank_restarting_begins_a_new_lineage() -> None:
 def test_another_coordinator_counts_alike() -> None:
     """A new Gather that sees only the third publish gives it number 3."""
     gather = Gather()
-    gather.add(call(0, 3))
-    found, _ = gather.add(call(1, 3))
+    gather.add(call(0, 3), 0.0)
+    found, _ = gather.add(call(1, 3), 0.0)
     assert found is not None
     assert found.number == 3
 
@@ -49,12 +49,12 @@ def test_another_coordinator_counts_alike() -> None:
 def test_a_publish_that_the_others_gave_up_is_void() -> None:
     """Rank 1 comes late with step 2 when rank 0 is at step 3: they are never paired."""
     gather = Gather()
-    gather.add(call(0, 1)), gather.add(call(1, 1))
+    gather.add(call(0, 1), 0.0), gather.add(call(1, 1), 0.0)
     gather.drop(call(0, 2))
-    gather.add(call(0, 3))
+    gather.add(call(0, 3), 0.0)
     late = call(1, 2)
-    assert gather.add(late) == (None, [late])
-    found, _ = gather.add(call(1, 3))
+    assert gather.add(late, 0.0) == (None, [late])
+    found, _ = gather.add(call(1, 3), 0.0)
     assert found is not None
     assert {rank: each.sequence for rank, each in found.ranks.items()} == {0: 3, 1: 3}
 
@@ -62,14 +62,14 @@ def test_a_publish_that_the_others_gave_up_is_void() -> None:
 def test_ranks_of_different_worlds_are_refused() -> None:
     """Both sides are named."""
     gather = Gather()
-    gather.add(call(0, 1))
+    gather.add(call(0, 1), 0.0)
     with pytest.raises(Refused, match="rank 1 says 3 ranks"):
-        gather.add(call(1, 1, size=3))
+        gather.add(call(1, 1, size=3), 0.0)
 
 
 def test_missing_ranks_are_named() -> None:
     """Nobody waits: nobody is missing."""
     gather = Gather()
     assert gather.missing() == []
-    gather.add(call(1, 1))
+    gather.add(call(1, 1), 0.0)
     assert gather.missing() == [0]
