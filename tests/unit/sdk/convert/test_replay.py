@@ -240,6 +240,33 @@ def test_parameters_that_want_gradients_are_copied_outside_autograd() -> None:
     assert torch.frombuffer(arena, dtype=torch.bfloat16)[:3].tolist() == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["made inside", "made outside"])
+def test_inference_mode_is_no_matter(first: bool) -> None:
+    """A replayer made in inference mode is fed outside it, and the other way round, in either kind of tensor."""
+    program = plain_program({"w": ("bfloat16", (3,)), "v": ("float32", (3,))})
+    arena = bytearray(program.layout.nbytes)
+    with torch.inference_mode(first):
+        replayer = Replayer(program, memoryview(arena))
+        tensor = torch.tensor([1.0, 2.0, 3.0])
+    with torch.inference_mode(not first):
+        replayer.feed("w", tensor)
+        replayer.feed("v", torch.tensor([1.0, 2.0, 3.0]))
+    assert torch.frombuffer(arena, dtype=torch.bfloat16)[:3].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_large_tensors_are_copied_alike_in_one_thread_and_in_many(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of the two ways is faster depends on the threads; the bytes do not."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    program = plain_program({"w": ("float32", (600, 1000))})
+    arena = bytearray(program.layout.nbytes)
+    tensor = torch.rand(600, 1000)
+    Replayer(program, memoryview(arena)).feed("w", tensor)
+    assert arena[: tensor.nbytes] == tensor.numpy().tobytes()
+
+
 def test_a_negated_view_is_copied_with_its_sign() -> None:
     """The imaginary part of a conjugate holds the bytes of the opposite number."""
     program = plain_program({"w": ("float32", (1,))})
