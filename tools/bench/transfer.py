@@ -19,9 +19,11 @@ from pathlib import Path
 
 import structlog
 
+from tools.bench.agents import Agents
 from tools.bench.raw import Raw
 from tools.bench.workers import Workers
 from tools.report.writing import write
+from tools.world.world import World
 from weightsync.arena import Arena
 from weightsync.buckets import bucket_size, cut
 from weightsync.measures import Measure
@@ -75,28 +77,47 @@ def measures(found: list[tuple[float, float]], nbytes: int, regions: int, how: s
     ]  # fmt: skip
 
 
-async def run(nbytes: int, count: int, settings: TransferSettings) -> list[Measure]:
-    """All of it."""
-    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20))
-    with memory() as folder, mmap.mmap(-1, nbytes) as tensor:
-        for at in range(0, nbytes, 1 << 20):
-            tensor[at : at + (1 << 20)] = os.urandom(min(1 << 20, nbytes - at))
-        arenas = [
-            Arena.create(folder / n, layout="0" * 32, program="0" * 32, nbytes=nbytes) for n in ("source", "target")
-        ]
-        source, target = arenas
-        for arena in arenas:
-            arena.prefault([(0, nbytes)])
-        async with AsyncExitStack() as stack:
-            raw = await Raw.start(settings, source.path, target.path, nbytes)
-            stack.push_async_callback(raw.close)
-            ours = await Workers.start(settings, memoryview(tensor), source, target, buckets)
-            stack.push_async_callback(ours.close)
-            found = await pairs(raw.publish, ours.publish, count)
-            regions = await ours.regions()
-    return measures(
-        found, nbytes, regions, f"fill, digest, write, verify in {len(buckets)} buckets between two workers"
+async def run(nbytes: int, count: int, settings: TransferSettings, *, agents: bool) -> list[Measure]:
+    """All of it. agents: our side is real agents, else two bare workers (what agents can reach at best)."""
+    async with AsyncExitStack() as stack:
+        ours: Agents | Workers
+        if agents:
+            ours = await Agents.start(stack.enter_context(World()), nbytes)
+            nbytes = ours.nbytes
+            how = f"publish() of {ours.parameters} tensors to verified, by real agents from a plan file"
+        else:
+            ours = await _workers(stack, nbytes, settings)
+            how = "fill, digest, write, verify between two workers"
+        stack.push_async_callback(ours.close)
+        raw = await _raw(stack, nbytes, settings)
+        found = await pairs(raw.publish, ours.publish, count)
+        return measures(found, nbytes, await ours.regions(), how)
+
+
+def _arenas(stack: AsyncExitStack, nbytes: int) -> tuple[Arena, Arena]:
+    folder = stack.enter_context(memory())
+    source, target = (
+        Arena.create(folder / n, layout="0" * 32, program="0" * 32, nbytes=nbytes) for n in ("source", "target")
     )
+    for arena in (source, target):
+        arena.prefault([(0, nbytes)])
+    return source, target
+
+
+async def _raw(stack: AsyncExitStack, nbytes: int, settings: TransferSettings) -> Raw:
+    source, target = _arenas(stack, nbytes)
+    raw = await Raw.start(settings, source.path, target.path, nbytes)
+    stack.push_async_callback(raw.close)
+    return raw
+
+
+async def _workers(stack: AsyncExitStack, nbytes: int, settings: TransferSettings) -> Workers:
+    tensor = stack.enter_context(mmap.mmap(-1, nbytes))
+    for at in range(0, nbytes, 1 << 20):
+        tensor[at : at + (1 << 20)] = os.urandom(min(1 << 20, nbytes - at))
+    source, target = _arenas(stack, nbytes)
+    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20))
+    return await Workers.start(settings, memoryview(tensor), source, target, buckets)
 
 
 def main(arguments: list[str]) -> int:
@@ -104,15 +125,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench transfer", description=__doc__)
     parser.add_argument("--bytes", type=parse_bytes, default=1 << 30, help="size of the version (1Gi)")
     parser.add_argument("--pairs", type=int, default=15, help="interleaved pairs (15)")
+    parser.add_argument("--workers", action="store_true", help="our side without agents: two bare workers")
     options = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     settings = TransferSettings()
-    found = asyncio.run(run(options.bytes, options.pairs, settings))
+    found = asyncio.run(run(options.bytes, options.pairs, settings, agents=not options.workers))
     conditions: dict[str, str | int | float] = {
         **settings.environment(),
         "pieceBytes": settings.piece_bytes,
         "pollSeconds": settings.poll_seconds,
     }
-    path = write("bench", "transfer", found, conditions=conditions)
+    path = write("bench", "transfer-workers" if options.workers else "transfer", found, conditions=conditions)
     sys.stderr.write(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}\n")
     return 0 if all(measure.holds for measure in found) else 1
