@@ -92,6 +92,8 @@ class App:
         await kopf.operator(
             registry=handlers.register(self._feed, self._kube),
             settings=handlers.kopf_settings(self._settings),
+            # Else kopf asks for the user's name, which a user of a number alone, as in our image, does not have.
+            identity=self._settings.identity,  # type: ignore[arg-type]  # a NewType of str that kopf does not export
             standalone=True,
             clusterwide=not self._settings.namespaces,
             namespaces=self._settings.namespaces,

@@ -96,6 +96,11 @@ class Api:
         assert answer.status == HTTPStatus.OK, answer.message
         return answer.body
 
+    def history(self, path: str, since: str) -> list[Json]:
+        """All events of a list since that resource version, up to now."""
+        _, text = self.raw("GET", f"{path}?watch=1&timeoutSeconds=1&resourceVersion={since}")
+        return [json.loads(line) for line in text.splitlines()]
+
     def writes(self, resource: str = r"weightsyncs|weightsyncslices|events|pods") -> int:
         """How many writes of those resources the server has served, whoever sent them."""
         _, text = self.raw("GET", "/metrics")

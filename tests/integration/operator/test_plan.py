@@ -163,3 +163,32 @@ def test_a_slice_deleted_by_hand_comes_back(operator: Operator, place: Place) ->
     place.api.delete(f"{place.slices_path}/{head['slices'][-1]}")
     eventually("it is back", lambda: place.api.find(f"{place.slices_path}/{head['slices'][-1]}"))
     assert place.head() == head
+
+
+def test_a_head_never_names_what_is_not_there(operator: Operator, place: Place) -> None:
+    """In the API server's own order: slices are made before a head names them, and go after no head does."""
+    since = place.api.get(place.syncs_path)["metadata"]["resourceVersion"]
+    place.weightsync()
+    place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    place.engine("rollout-b")
+    place.served("rollout-a", "rollout-b")
+    place.delete_pod("rollout-a")
+    place.served("rollout-b")
+    eventually("old slices are gone", lambda: len(place.slices()) == len(place.head()["slices"]))
+
+    made: dict[str, int] = {}
+    gone: dict[str, int] = {}
+    for event in place.api.history(place.slices_path, since):
+        meta = event["object"]["metadata"]
+        (gone if event["type"] == "DELETED" else made)[meta["name"]] = int(meta["resourceVersion"])
+    assert gone, "scaling up and down leaves slices behind"
+    named: dict[str, list[int]] = {}
+    for event in place.api.history(place.syncs_path, since):
+        version = int(event["object"]["metadata"]["resourceVersion"])
+        for name in event["object"].get("status", {}).get("head", {}).get("slices", []):
+            named.setdefault(name, []).append(version)
+    for name, versions in named.items():
+        assert made[name] < min(versions)
+        assert gone.get(name, max(versions) + 1) > max(versions)
