@@ -32,7 +32,7 @@ class Server:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:  # noqa: N802 - the base class's name
+            def do_POST(self) -> None:
                 server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 seen()
                 reply = replies[min(len(server.bodies), len(replies)) - 1]

@@ -7,7 +7,7 @@ from rl.policy import CONFIG, first_state, trainable
 
 
 def test_advantages_are_over_the_group_at_each_place() -> None:
-    """A token that did better than its group's others at that place has a positive advantage; equal ones have none."""
+    """A token that did better than its group at that place has a positive advantage; equal ones have none."""
     batch = make_batch(
         [
             Sample(7, [1], [2, 3], [1.0, 0.0]),
