@@ -54,6 +54,18 @@ def test_another_life_of_another_rank_is_none() -> None:
     assert (second.term, second.generation) == (1, 2)
 
 
+def test_the_lowest_rank_of_the_pod_tells_its_life() -> None:
+    """A pod of several ranks is another coordinator when its lowest rank restarted, and not when another did."""
+
+    def pod(first: str, second: str) -> list[Pod]:
+        ranks = source_rank(0, world=2, nonce=first * 16), source_rank(1, world=2, nonce=second * 16)
+        return [trainer("a", *ranks)]
+
+    before = made(plan(pod("1", "2")))
+    assert made(plan(pod("1", "9"), before)).term == 1
+    assert made(plan(pod("9", "2"), before)).term == 2
+
+
 def test_a_plan_whose_sources_were_lost_gets_a_new_term() -> None:
     """One term too many costs a rerun; one too few lets two lives share a fence."""
     first = made(plan(pair())).model_copy(update={"sources": (), "engines": ()})
