@@ -36,18 +36,18 @@ class Verdict:
 
 
 def join(pod: PodStory, *, one_clock: bool) -> Json:
-    """start_seconds: creation to the engine's first answer; join_seconds: from there to its gate being True.
+    """start_seconds: creation to the engine answering with 200; join_seconds: from there to its gate being True.
 
     one_clock: pods run on this machine, so the arrival of the watch event is compared with the engine's own time;
     else the condition's transition time is, which has whole seconds.
     """
     opened = pod.gate_open_ms if one_clock else pod.gate_transition_ms
     created = pod.first_seen_ms if one_clock else pod.created_ms
-    answered = pod.first_answer_ms
+    up = pod.up_ms
     return {
         "pod": pod.name,
-        "start_seconds": round((answered - created) / 1000, 3) if answered else None,
-        "join_seconds": round((opened - answered) / 1000, 3) if answered else None,
+        "start_seconds": round((up - created) / 1000, 3) if up else None,
+        "join_seconds": round((opened - up) / 1000, 3) if up else None,
     }
 
 

@@ -28,7 +28,7 @@ GRACE_SECONDS = 1  # for the engine that is deleted in the middle of a sync
 
 
 def demo(options: Options, root: Path) -> int:
-    """Run it all. Returns the exit status, 0 where every bound is kept. Raises DemoError, SetupError, ClusterError."""
+    """Run it all; 0 where every bound is kept, else 1. Raises DemoError, SetupError, ClusterError."""
     began = time.monotonic()
     place = site.prepare(options, root)
     kubectl = Kubectl(place.kubectl, place.kubeconfig, options.namespace)

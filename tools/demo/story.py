@@ -38,14 +38,14 @@ class PodSeen:
 
 
 @dataclass(frozen=True)
-class EngineAnswered:
-    """An engine's own line about its first answer with a token."""
+class EngineUp:
+    """An engine's own line: from then on it answers with 200."""
 
     pod: str
     unix_ms: int
 
 
-Event = TrainerSaid | PodSeen | EngineAnswered
+Event = TrainerSaid | PodSeen | EngineUp
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PodStory:
     gate: bool = False
     gate_open_ms: int = 0
     gate_transition_ms: int = 0
-    first_answer_ms: int = 0
+    up_ms: int = 0
     ready: bool = False
     leaving: bool = False
     gone: bool = False
@@ -122,9 +122,9 @@ class Story:
                 return list(self._next(document))
             case PodSeen():
                 self._seen(event)
-            case EngineAnswered(name, unix_ms):
+            case EngineUp(name, unix_ms):
                 if name in self.pods:
-                    self.pods[name].first_answer_ms = unix_ms
+                    self.pods[name].up_ms = unix_ms
         return []
 
     def _said(self, document: Json) -> None:
@@ -182,4 +182,5 @@ class Story:
     @property
     def settled(self) -> bool:
         """Training is over, and every engine that should be there is current."""
-        return self.summary is not None and len(self.open_gates) == MANY == len(self.engines)
+        known = all(pod.up_ms for pod in self.joins)
+        return self.summary is not None and len(self.open_gates) == MANY == len(self.engines) and known

@@ -71,7 +71,9 @@ class Display:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(f"[{time.monotonic() - self._began:7.1f} s] {text}", markup=False, highlight=False)
+        self._console.print(
+            f"[{time.monotonic() - self._began:7.1f} s] {text}", markup=False, highlight=False, soft_wrap=True
+        )
 
     def show(self, story: Story, doing: str) -> None:
         """The state as it is now; ``doing``: what is being waited for."""

@@ -15,7 +15,7 @@ from typing import Any
 import urllib3
 
 from kubernetes import client, config, watch
-from tools.demo.story import EngineAnswered, Event, PodSeen, TrainerSaid
+from tools.demo.story import EngineUp, Event, PodSeen, TrainerSaid
 
 GATE = "weightsync.io/WeightsCurrent"
 ROLES = ("rollout", "trainer")
@@ -116,18 +116,18 @@ class Watching:
         self.events.put(seen)
         if seen.role == "rollout" and seen.gate and seen.name not in self._told:
             self._told.add(seen.name)
-            self._start(lambda: self._first_answer(seen.name))
+            self._start(lambda: self._up_time(seen.name))
 
-    def _first_answer(self, pod: str) -> None:
-        """An engine prints it before its gate can open, so one look is enough, but for a log that lags."""
+    def _up_time(self, pod: str) -> None:
+        """The engine said so before its gate could open: one look is enough, but for a log that lags."""
         for _ in range(20):
             try:
                 text = self._core.read_namespaced_pod_log(pod, self._namespace, container="engine")
             except _Lost:
                 text = ""
             for document in json_lines(iter(text.splitlines())):
-                if document["event"] == "first_answer":
-                    self.events.put(EngineAnswered(pod, document["unix_ms"]))
+                if document["event"] == "up":
+                    self.events.put(EngineUp(pod, document["unix_ms"]))
                     return
             if self._ended.wait(AGAIN_SECONDS):
                 return
