@@ -38,7 +38,7 @@ class Slot:
     @property
     def complete(self) -> bool:
         """Every bucket is digested."""
-        return bool(self.buckets) and len(self.digests) == len(self.buckets)
+        return self.cut is not None and len(self.digests) == len(self.buckets)
 
 
 class ArenaPool:

@@ -9,6 +9,7 @@ import structlog
 
 from weightsync.announcement import SourceRank as SourceRankRecord
 from weightsync.buckets import Bucket, bucket_size, cut, shard
+from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, PeerError, Refused, WeightSyncError
 from weightsync.plan import Plan
 from weightsync.version import version_name
@@ -64,6 +65,7 @@ class Publish:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     digesting: set[asyncio.Task[None]] = field(default_factory=set)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -116,11 +118,16 @@ class SourceRank:
 
     async def begin(self, request: local.BeginRequest) -> local.BeginAnswer:
         """publish() was called: choose arenas, join the other ranks in the background."""
+        again = next((p for p in self._publishes.values() if p.request == request), None)
+        if again is not None:  # the answer was lost, not the call
+            await again.begun.wait()
+            return local.BeginAnswer(id=again.id, replicas=self._replicas(again))
         publish = Publish(secrets.token_hex(8), request)
         self._keep(publish)
         for digest in sorted(self._wanted()):
             program = await self._programs.get(digest)
             publish.slots[digest] = await self._pool.take(program)
+        publish.begun.set()
         self._background.spawn(self._join(publish))
         return local.BeginAnswer(id=publish.id, replicas=self._replicas(publish))
 
@@ -148,6 +155,8 @@ class SourceRank:
             known = self._shards.get(digest)
             if known is not None:
                 self._cut(slot, known)
+                if not slot.buckets:
+                    continue  # this stage owns nothing of the program: there is nothing to fill
             replicas.append(
                 local.Replica(
                     program=digest,
@@ -198,13 +207,25 @@ class SourceRank:
         unknown = [offset for offset in report.offsets if offset not in wanted]
         if unknown:
             raise InputError(f"publish {id_}: {unknown[0]} is no bucket of program {report.program}")
-        task = asyncio.create_task(self._digest(slot, [wanted[offset] for offset in report.offsets]))
+        if report.digests and len(report.digests) != len(report.offsets):
+            raise InputError(f"publish {id_}: {len(report.digests)} digests for {len(report.offsets)} buckets")
+        known, unread = [], []
+        for offset, digest in zip(report.offsets, report.digests or ("",) * len(report.offsets), strict=True):
+            bucket = wanted[offset]
+            if digest:
+                known.append(BucketDigest(offset=offset, nbytes=bucket.nbytes, digest=digest))
+            else:
+                unread.append(bucket)
+        task = asyncio.create_task(self._digest(slot, known, unread))
         publish.digesting.add(task)
         task.add_done_callback(publish.digesting.discard)
 
-    async def _digest(self, slot: Slot, buckets: list[Bucket]) -> None:
-        worker = await self._ready(slot)
-        found = await worker.digest(slot.arena.path, buckets)
+    async def _digest(self, slot: Slot, known: list[BucketDigest], unread: list[Bucket]) -> None:
+        """Take the Publisher's digests; have the worker read what came in another order than the arena's."""
+        found = list(known)
+        if unread:
+            worker = await self._ready(slot)
+            found += await worker.digest(slot.arena.path, unread)
         slot.digests.update({bucket.offset: bucket for bucket in found})
         order = self._order
         if order is not None and order.slots.get(slot.program.digest) is slot:

@@ -99,7 +99,9 @@ def answers(
 def own(caller: Caller, claimed: str) -> None:
     """Raises Refused unless the caller is who the body says. With a shared secret nobody can tell them apart."""
     if caller.uid and caller.uid != claimed:
-        raise Refused(f"the token is of pod {caller.pod} ({caller.uid}), not of {claimed}", reason="NotYou", status=403)
+        raise Refused(
+            f"the token is of pod {caller.pod} ({caller.uid}), not of {claimed}", reason="NotYou", status=403
+        )
 
 
 class HttpServer:

@@ -12,13 +12,15 @@ from typing import NamedTuple
 
 import torch
 
-from weightsync.buckets import Bucket, Extent, merge
+from weightsync.buckets import Bucket, Extent, merge, needed
+from weightsync.convert.digesting import STEP, BucketDigester
 from weightsync.convert.fill import BucketIndex, Move, portions
 from weightsync.convert.program import CopyProgram, TensorCopies
 from weightsync.errors import InputError
 from weightsync.layout import ITEMSIZE
 
-OnFilled = Callable[[list[int]], None]
+Full = tuple[int, str]  # a bucket's offset, and its digest where that was taken on the way, else ""
+OnFilled = Callable[[list[Full]], None]
 
 # Between these a trainer's tensor is converted, as the engine's own loading would; every other difference of dtypes
 # (to or from integers and 8-bit floats) needs scales that a cast does not have.
@@ -28,11 +30,13 @@ _WIDE = frozenset({"float64", "float32", "float16", "bfloat16"})
 class _Copy(NamedTuple):
     """One portion, ready to run: region of the tensor, where it goes, and the buckets that it leaves.
 
-    region: None for the whole tensor; address, nbytes: of a target that is one run of bytes, else zero.
+    region: None for the whole tensor; address, nbytes: of a target that is one run of bytes, else zero; offset: of
+    the target in the payload.
     """
 
     region: tuple[slice, ...] | None
     target: torch.Tensor
+    offset: int
     address: int
     nbytes: int
     leaves: tuple[int, ...]
@@ -42,8 +46,9 @@ class _Copy(NamedTuple):
         """A copy out of a tensor of that shape."""
         region = None if move.shape == shape else tuple(slice(*span) for span in move.box)
         if not target.is_contiguous():
-            return cls(region, target, 0, 0, leaves)
-        return cls(region, target, target.data_ptr(), target.numel() * target.element_size(), leaves)
+            return cls(region, target, move.offset, 0, 0, leaves)
+        nbytes = target.numel() * target.element_size()
+        return cls(region, target, move.offset, target.data_ptr(), nbytes, leaves)
 
 
 class _Task(NamedTuple):
@@ -77,6 +82,7 @@ class Replayer:
         if strange := sorted(self.owned - {tensor.name for tensor in program.tensors}):
             raise InputError(f"the owned tensor {strange[0]} is not in the copy program of rank {program.rank}")
         self._index = BucketIndex(buckets)
+        self._digests = BucketDigester(self._index, needed(program), view)
         with torch.inference_mode(False):  # views made inside that mode could not be written outside it
             self._views = _Views(view)
             self._tasks = {tensor.name: self._prepare(tensor) for tensor in program.tensors}
@@ -103,6 +109,7 @@ class Replayer:
 
     def begin(self) -> None:
         """Start a publish: nothing is fed, no bucket is full."""
+        self._digests.begin()
         self._fed: set[str] = set()
         self._remaining = list(self._touching)
 
@@ -112,7 +119,8 @@ class Replayer:
         return merge(piece.span for piece in task.tensor.pieces) if task and task.copies else []
 
     def feed(self, name: str, tensor: torch.Tensor, on_filled: OnFilled | None = None) -> list[int]:
-        """Copy one tensor; the offsets of the buckets that became full by it, also told to ``on_filled`` at once.
+        """Copy one tensor; the offsets of the buckets that became full by it, told to ``on_filled`` at once, with
+        their digests where these could be taken on the way.
 
         When it returns, the tensor may change or go away. Raises InputError, before a byte is copied, for a name
         that the program does not know or that was fed before, and for a shape, dtype or kind of tensor that does
@@ -128,11 +136,11 @@ class Replayer:
         filled: list[int] = []
         source = tensor.detach().resolve_neg()
         for copy in task.copies:
-            _run(name, copy, source)
+            _run(name, copy, source, self._digests)
             full = self._count_off(copy.leaves)
             if full and on_filled:
-                on_filled(full)
-            filled += full
+                on_filled([(self._index.offsets[bucket], self._digests.digest(bucket)) for bucket in full])
+            filled += [self._index.offsets[bucket] for bucket in full]
         return filled
 
     def _count_off(self, leaves: tuple[int, ...]) -> list[int]:
@@ -140,7 +148,7 @@ class Replayer:
         for bucket in leaves:
             self._remaining[bucket] -= 1
             if self._remaining[bucket] == 0:
-                full.append(self._index.offsets[bucket])
+                full.append(bucket)
         return full
 
     def finish(self, owned: Iterable[str] | None = None) -> None:
@@ -165,6 +173,7 @@ class Replayer:
     def close(self) -> None:
         """Drop all views into the arena; the arena may be closed now, the Replayer is of no use any more."""
         self._tasks = {}
+        self._digests.close()
         self._views.drop()
 
 
@@ -228,13 +237,17 @@ def _check(expected: TensorCopies, tensor: object) -> None:
         )
 
 
-def _run(name: str, copy: _Copy, source: torch.Tensor) -> None:
+def _run(name: str, copy: _Copy, source: torch.Tensor, digests: BucketDigester) -> None:
     """One portion. When it returns, its bytes are in the arena."""
     part = source if copy.region is None else source[copy.region]
     target = copy.target
     same = copy.nbytes and part.dtype == target.dtype and part.is_contiguous()
     if same and _is_plain(part) and not _is_faster_in_threads(copy.nbytes):
-        ctypes.memmove(copy.address, part.data_ptr(), copy.nbytes)  # lets go of the interpreter lock
+        address = part.data_ptr()
+        for at in range(0, copy.nbytes, STEP):
+            size = min(STEP, copy.nbytes - at)
+            ctypes.memmove(copy.address + at, address + at, size)  # lets go of the interpreter lock
+            digests.copied(copy.offset + at, copy.offset + at + size)
         return
     try:
         with torch.no_grad():

@@ -36,7 +36,7 @@ class _Filling(NamedTuple):
     replica: Replica
     opened: OpenReplica
     known: bool
-    report: Callable[[list[int]], None]
+    report: Callable[[list[tuple[int, str]]], None]
 
     def take(self, name: str, tensor: Any) -> None:
         """Copy one tensor, and report what became full."""
@@ -139,7 +139,7 @@ class Publication:
             if replica is None:
                 raise InputError(f"the agent named no buckets for the arena {filling.replica.arena_path}")
             filling.opened.replayer.finish(replica.owned)
-            filling.report(sorted(bucket.offset for bucket in replica.buckets))
+            filling.report([(offset, "") for offset in sorted(bucket.offset for bucket in replica.buckets)])
 
     def _compare_names(self) -> None:
         """Raises InputError where this publish yielded other names than the one before."""

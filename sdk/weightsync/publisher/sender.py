@@ -16,7 +16,7 @@ class Reports:
 
     def __init__(self, publish: str) -> None:
         self.publish = publish
-        self.waiting: deque[tuple[str, int]] = deque()  # (program, offset) in the order in which they became full
+        self.waiting: deque[tuple[str, int, str]] = deque()  # program, offset, digest: as they became full
         self.sending = False
         self.error: WeightSyncError | None = None
 
@@ -45,10 +45,10 @@ class Sender:
                 self._thread.start()
             return self._current
 
-    def put(self, reports: Reports, program: str, offsets: list[int]) -> None:
-        """These buckets are full. Returns at once."""
+    def put(self, reports: Reports, program: str, full: list[tuple[int, str]]) -> None:
+        """These buckets are full: offset, and digest where it is known. Returns at once."""
         with self._changed:
-            reports.waiting.extend((program, offset) for offset in offsets)
+            reports.waiting.extend((program, offset, digest) for offset, digest in full)
             self._changed.notify_all()
 
     def flush(self, reports: Reports) -> None:
@@ -82,7 +82,7 @@ class Sender:
             thread.join()
         self._link.close()
 
-    def _next(self) -> tuple[Reports, list[tuple[str, int]]] | None:
+    def _next(self) -> tuple[Reports, list[tuple[str, int, str]]] | None:
         """All that waits, once something does; None when the sender is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._ready())
@@ -112,13 +112,14 @@ class Sender:
                 self._closed = True  # whatever ended the thread, nobody waits for it in vain
                 self._changed.notify_all()
 
-    def _send(self, publish: str, batch: list[tuple[str, int]]) -> WeightSyncError | None:
-        programs: defaultdict[str, list[int]] = defaultdict(list)
-        for program, offset in batch:
-            programs[program].append(offset)
+    def _send(self, publish: str, batch: list[tuple[str, int, str]]) -> WeightSyncError | None:
+        programs: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+        for program, offset, digest in batch:
+            programs[program].append((offset, digest))
         try:
-            for program, offsets in programs.items():
-                body = Filled(program=program, offsets=tuple(offsets))
+            for program, full in programs.items():
+                offsets, digests = zip(*full, strict=True)
+                body = Filled(program=program, offsets=offsets, digests=digests)
                 self._link.tell(f"/v1/publishes/{publish}/filled", body)
         except WeightSyncError as error:
             log.debug("filled buckets of publish %s were not taken: %s", publish, error)

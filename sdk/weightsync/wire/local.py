@@ -85,10 +85,14 @@ class NamesReply(WireRecord):
 
 
 class Filled(WireRecord):
-    """Offsets of buckets of one program's arena that are full."""
+    """Offsets of buckets of one program's arena that are full.
+
+    digests: beside each offset the bucket's digest, where the Publisher took it while copying, else "".
+    """
 
     program: Hex32
     offsets: tuple[int, ...]
+    digests: tuple[Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")], ...] = ()
 
 
 class Copied(WireRecord):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from weightsync.buckets import Bucket, cut, merge
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
 from weightsync.convert.replay import Replayer
+from weightsync.digests import digest_bytes
 from weightsync.errors import InputError
 from weightsync.layout import ITEMSIZE, lay_out
 from weightsync.testing import plain_program
@@ -133,18 +134,21 @@ def expected_payload(model: list[Fused], program: CopyProgram, tensors: dict[str
 
 
 class Watch:
-    """Checks at each report that those buckets already hold their last byte."""
+    """Checks at each report that those buckets already hold their last byte, and that a digest is of those bytes."""
 
     def __init__(self, arena: bytearray, expected: bytes, buckets: Sequence[Bucket]) -> None:
         self.arena, self.expected = arena, expected
         self.buckets = {bucket.offset: bucket for bucket in buckets}
         self.reported: list[int] = []
+        self.digested = 0
 
-    def __call__(self, offsets: list[int]) -> None:
-        for offset in offsets:
+    def __call__(self, full: list[tuple[int, str]]) -> None:
+        for offset, digest in full:
             end = offset + self.buckets[offset].nbytes
             assert self.arena[offset:end] == self.expected[offset:end], f"bucket {offset} was reported too early"
-        self.reported += offsets
+            assert digest in ("", digest_bytes(self.expected[offset:end])), f"bucket {offset} has a wrong digest"
+            self.digested += bool(digest)
+        self.reported += [offset for offset, _ in full]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -225,10 +229,36 @@ def test_a_large_tensor_fills_its_buckets_while_it_is_copied() -> None:
     """Buckets inside one tensor are reported one by one, in order, before feed() returns."""
     program = plain_program({"w": ("float32", (64, 16))})
     buckets = cut([(0, program.layout.nbytes)], 512)
-    batches: list[list[int]] = []
+    batches: list[list[tuple[int, str]]] = []
     replayer = Replayer(program, memoryview(bytearray(program.layout.nbytes)), ["w"], buckets)
     assert replayer.feed("w", torch.ones(64, 16), batches.append) == [b.offset for b in buckets]
-    assert batches == [[b.offset] for b in buckets]
+    assert [[offset for offset, _ in batch] for batch in batches] == [[b.offset] for b in buckets]
+
+
+def test_buckets_that_fill_in_order_are_digested_on_the_way() -> None:
+    """Contiguous tensors in the arena's order, padding between them: no bucket has to be read again."""
+    program = plain_program({"a": ("float32", (50,)), "b": ("float32", (100, 3)), "c": ("uint8", (7,))})
+    buckets = cut([(0, program.layout.nbytes)], 512)
+    arena = bytearray(program.layout.nbytes)
+    found: list[tuple[int, str]] = []
+    replayer = Replayer(program, memoryview(arena), ["a", "b", "c"], buckets)
+    for name, tensor in (
+        ("a", torch.rand(50)), ("b", torch.rand(100, 3)), ("c", torch.arange(7, dtype=torch.uint8)),
+    ):  # fmt: skip
+        replayer.feed(name, tensor, found.extend)
+    assert found == [(b.offset, digest_bytes(bytes(arena[b.offset : b.offset + b.nbytes]))) for b in buckets]
+
+
+def test_a_bucket_whose_bytes_come_out_of_order_is_left_to_the_agent() -> None:
+    """A digest of a prefix that was still to change would be wrong for ever: there is none."""
+    program = plain_program({"a": ("float32", (8,)), "b": ("float32", (8,))})
+    found: list[tuple[int, str]] = []
+    replayer = Replayer(
+        program, memoryview(bytearray(program.layout.nbytes)), ["a", "b"], cut([(0, program.layout.nbytes)], 4096)
+    )
+    replayer.feed("b", torch.ones(8), found.extend)
+    replayer.feed("a", torch.ones(8), found.extend)
+    assert found == [(0, "")]
 
 
 def test_parameters_that_want_gradients_are_copied_outside_autograd() -> None:

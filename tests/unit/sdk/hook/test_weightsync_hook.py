@@ -314,6 +314,16 @@ def test_another_layout_is_refused_by_its_first_difference(
     assert ready.parameters() == before
 
 
+def test_a_program_with_the_same_rows_elsewhere_is_refused(ready: Engine) -> None:
+    """Names, dtypes and shapes fit the model, but the arena was filled with other offsets."""
+    layout = ready.layout()
+    ready.write_program(lay_out([(p.name, p.dtype, p.shape) for p in reversed(layout.parameters)]))
+    before = ready.parameters()
+    result = ready.call("apply", **ready.request(layout))
+    assert (result["ok"], result["reason"], result["touched"]) == (False, "LayoutMismatch", False)
+    assert ready.parameters() == before
+
+
 def test_a_parameter_that_is_not_contiguous_is_refused_by_name(make: Callable[[Any], Engine]) -> None:
     """A transposed view has the right shape and the wrong order of bytes."""
     model = torch.nn.Module()

@@ -1,0 +1,74 @@
+"""Digests of buckets taken while they are filled, right behind the copy. No torch.
+
+Bytes that were just copied are still in the core's cache, where xxh3 runs three times as fast as over memory. A
+bucket whose bytes arrive in another order, or by strided copies, gets no digest here: the agent then reads it once.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import xxhash
+
+from weightsync.buckets import Extent
+from weightsync.convert.fill import BucketIndex
+
+STEP = 256 * 1024  # bytes copied before they are digested: well inside a core's second-level cache
+
+
+class _Prefix:
+    """The digested start of one bucket: [bucket's offset, end)."""
+
+    def __init__(self, start: int) -> None:
+        self.total = xxhash.xxh3_128()
+        self.end = start
+
+
+class BucketDigester:
+    """Follows the copies of one publish. needed: the payload's extents that any tensor fills, sorted; the rest of a
+    bucket is padding, which is zero always and digested as soon as it is reached."""
+
+    def __init__(self, index: BucketIndex, needed: Sequence[Extent], view: memoryview) -> None:
+        self._index = index
+        self._starts = [start for start, _ in needed]
+        self._ends = [stop for _, stop in needed]
+        self._view = view
+        self._prefixes: dict[int, _Prefix] = {}
+
+    def begin(self) -> None:
+        """Forget the publish before."""
+        self._prefixes.clear()
+
+    def copied(self, start: int, stop: int) -> None:
+        """Bytes [start, stop) of the payload have their final values."""
+        for bucket in self._index.touched((start, stop)):
+            first, last = self._index.offsets[bucket], self._index.ends[bucket]
+            prefix = self._prefixes.get(bucket)
+            if prefix is None:
+                prefix = self._prefixes[bucket] = _Prefix(first)
+            at, end = max(start, first), min(stop, last)
+            if prefix.end == at or (prefix.end < at and self._padding(prefix.end, at)):
+                self._take(prefix, end)
+
+    def _take(self, prefix: _Prefix, end: int) -> None:
+        with self._view[prefix.end : end] as run:
+            prefix.total.update(run)
+        prefix.end = end
+
+    def _padding(self, start: int, stop: int) -> bool:
+        """No tensor fills a byte of [start, stop)."""
+        after = bisect_right(self._ends, start)
+        return after == len(self._starts) or self._starts[after] >= stop
+
+    def digest(self, bucket: int) -> str:
+        """The full bucket's digest, "" where its bytes did not come in order."""
+        prefix, last = self._prefixes.get(bucket), self._index.ends[bucket]
+        if prefix is None:
+            return ""
+        if prefix.end < last and self._padding(prefix.end, last):
+            self._take(prefix, last)
+        return prefix.total.hexdigest() if prefix.end == last else ""
+
+    def close(self) -> None:
+        """Let go of the payload."""
+        self._prefixes.clear()
+        self._view = memoryview(b"")
