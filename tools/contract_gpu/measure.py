@@ -21,6 +21,7 @@ from weightsync_agent.engines.sglang import SGLangEngine
 
 Json = dict[str, Any]
 REPEATS = 7
+MODES: tuple[PauseMode, ...] = ("Retract", "Abort")  # idle, so that also 0.5.17 flushes after a retraction
 
 
 def pure_copy(replica: Replica) -> list[float]:
@@ -67,70 +68,79 @@ async def commit(world: World, version: Version, mode: PauseMode) -> dict[str, f
 
 
 async def measure(url: str, volume: Path, before: Path, after: Path) -> Json:
-    """All timings, medians in seconds."""
+    """All timings, in seconds; medians where there are many."""
     async with Api(url) as api, SGLangEngine(url, volume) as engine:
         world = World(api, engine, volume, before, after, long_tokens=1200)
         begin = time.perf_counter()
         await world.described()
-        described = time.perf_counter() - begin
+        found: Json = {"describe": time.perf_counter() - begin}
         ref = await world.filled(after)
         replica = world.replica
         if replica is None:
             raise RuntimeError("no replica")
         (pinned,) = await engine.pin([ref])
         pure = pure_copy(replica)
-        idle = [await commit(world, replica.version, "Abort") for _ in range(REPEATS)]
+        found["pure_copy"] = spread(pure)
+        for mode in MODES:
+            runs = [await commit(world, replica.version, mode) for _ in range(REPEATS)]
+            totals = [run["total"] for run in runs]
+            found[f"idle_{mode}"] = {
+                **spread(totals),
+                "ratio": statistics.median(totals) / statistics.median(pure),
+                "steps": {step: statistics.median(run[step] for run in runs) for step in runs[0]},
+            }
         async with engine.standstill():
             (back,) = await engine.readback([ref])
         tokens = await world.tokens()
-        async with world.flying() as flights:
-            begin = time.perf_counter()
-            async with engine.standstill():
-                await engine.describe([0])
-            standstill, landed = time.perf_counter() - begin, flights.landed
-        await world.idle()
-        busy = []
-        for _ in range(3):
-            async with world.flying():
-                busy.append(await commit(world, replica.version, "Abort"))
-            await world.idle()
-        unknown = []
-        for _ in range(3):
-            async with world.flying():
-                engine.forget()  # of an engine that may be paused, Abort retracts first and then aborts what waits
-                await engine.capabilities()
-                unknown.append(await commit(world, replica.version, "Abort"))
-            await world.idle()
+        found |= await busy(world, replica.version)
         begin = time.perf_counter()
         await world.from_disk(after)
-        disk = time.perf_counter() - begin
-        same = tokens == await world.tokens()
-        nbytes = replica.layout.nbytes
-    middle = {name: statistics.median(run[name] for run in idle) for name in idle[0]}
+        found["from_disk"] = time.perf_counter() - begin
+        return {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "bytes": replica.layout.nbytes,
+            "parameters": len(replica.layout.parameters),
+            "pin": pinned.seconds,
+            "readback": back.seconds,
+            "readback_equal": back.equal,
+            "tokens_equal_those_from_disk": tokens == await world.tokens(),
+            **found,
+        }
+
+
+async def busy(world: World, version: Version) -> Json:
+    """With four requests in flight: commits that abort them, SGLang's own abort pause, a standstill."""
+    commits, own = [], []
+    for _ in range(3):
+        async with world.flying():
+            commits.append(await commit(world, version, "Abort"))
+        await world.idle()
+        async with world.flying():
+            begin = time.perf_counter()
+            await world.api.post("/pause_generation", {"mode": "abort"})
+            own.append(time.perf_counter() - begin)
+        await world.idle()
+    async with world.flying() as flights:
+        begin = time.perf_counter()
+        async with world.engine.standstill():
+            await world.engine.describe([0])
+        standstill, landed = time.perf_counter() - begin, flights.landed
+    await world.idle()
     return {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "bytes": nbytes,
-        "parameters": len(replica.layout.parameters),
-        "pure_copy_seconds": {"median": statistics.median(pure), "min": min(pure), "max": max(pure)},
-        "pause_to_continue_seconds": {
-            "median": middle["total"], "min": min(r["total"] for r in idle), "max": max(r["total"] for r in idle),
+        "four_requests_Abort": {
+            **spread([run["total"] for run in commits]),
+            "steps": {step: statistics.median(run[step] for run in commits) for step in commits[0]},
         },
-        "ratio": middle["total"] / statistics.median(pure),
-        "steps_seconds": middle,
-        "with_4_requests_aborted_seconds": [run["total"] for run in busy],
-        "steps_with_4_requests_seconds": busy[0],
-        "with_4_requests_retracted_then_aborted_seconds": [run["total"] for run in unknown],
-        "steps_retracted_then_aborted_seconds": unknown[0],
-        "describe_seconds": described,
-        "standstill_with_4_requests_seconds": standstill,
-        "requests_ended_by_standstill": landed,
-        "pin_seconds": pinned.seconds,
-        "readback_seconds": back.seconds,
-        "readback_equal": back.equal,
-        "from_disk_seconds": disk,
-        "tokens_equal_those_from_disk": same,
-    }  # fmt: skip
+        "four_requests_own_abort_pause_alone": spread(own),
+        "four_requests_standstill_with_describe": standstill,
+        "requests_ended_by_the_standstill": landed,
+    }
+
+
+def spread(seconds: list[float]) -> Json:
+    """Median, least and most."""
+    return {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
 
 
 def run(url: str, volume: Path, before: Path, after: Path) -> Json:
