@@ -231,12 +231,14 @@ async def test_an_update_of_a_running_engine_waits_for_its_requests(start: Any, 
 
 
 async def test_the_api_answers_while_tokens_are_computed(start: Any) -> None:
-    """Between two steps, not after the last."""
-    engine = await start(gated=True)
-    (task,) = await running(engine, PROMPTS[:1], 3)
+    """Between two steps, not after the last: a request of 16000 tokens is seen, and ended, long before its end."""
+    engine = await start()
+    task = engine.generate([1], 16000)
+    await engine.in_flight(1)
     info = (await engine.get("/server_info"))[1]["internal_states"][0]
     assert info["running_requests"] == 1
-    assert not task.done()
+    assert (await engine.post("/abort_request", {"abort_all": True}))[0] == 200
+    assert 0 < (await task)[1]["meta_info"]["completion_tokens"] < 16000
 
 
 async def test_a_client_that_leaves_frees_its_place(start: Any) -> None:
