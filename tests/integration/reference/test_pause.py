@@ -234,7 +234,7 @@ async def test_the_api_answers_while_tokens_are_computed(start: Any) -> None:
     """Between two steps, not after the last: a request of 16000 tokens is seen, and ended, long before its end."""
     engine = await start()
     task = engine.generate([1], 16000)
-    await engine.in_flight(1)
+    await engine.until(lambda: engine.scheduler.running_requests == 1)
     info = (await engine.get("/server_info"))[1]["internal_states"][0]
     assert info["running_requests"] == 1
     assert (await engine.post("/abort_request", {"abort_all": True}))[0] == 200
