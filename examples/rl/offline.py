@@ -29,7 +29,7 @@ class Loop:
     steps: int = 40
     prompts: int = 16
     samples: int = 8
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 1.2e-3
     seed: int = 0
     frozen: bool = False
 

@@ -1,10 +1,11 @@
-"""Questions for the check: prompts that the newest version answers otherwise than the one before it.
+"""Questions for the check: prompts that one version answers otherwise than the one before it.
 
 A prompt that both answer alike tells nothing about which of them was asked. Choosing is approximate and cheap (all
 candidates in one batch, whose sums are rounded otherwise than a single request's); the check itself is exact.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,9 +25,16 @@ def batched_greedy(model: EngineModel, prompts: Sequence[Sequence[int]], tokens:
 
 
 def telling(
-    newer: EngineModel, older: EngineModel, candidates: Sequence[Sequence[int]], tokens: int, count: int
+    models: Sequence[EngineModel], candidates: Sequence[Sequence[int]], tokens: int, count: int
 ) -> list[Sequence[int]]:
-    """``count`` of the candidates, those first that the two models answer differently."""
-    differ = (batched_greedy(newer, candidates, tokens) != batched_greedy(older, candidates, tokens)).any(dim=1)
-    order = sorted(range(len(candidates)), key=lambda at: (not bool(differ[at]), at))
+    """``count`` of the candidates, the most telling first.
+
+    models: versions in a row, the newest first. Best is what all of them answer differently from their predecessor,
+    since a question asked during a switch may still meet the version before; the newest pair weighs most.
+    """
+    answers = [batched_greedy(model, candidates, tokens) for model in models]
+    told = torch.zeros(len(candidates), dtype=torch.int64)
+    for newer, older in pairwise(answers):
+        told = 2 * told + (newer != older).any(dim=1)
+    order = sorted(range(len(candidates)), key=lambda at: (-int(told[at]), at))
     return [candidates[at] for at in order[:count]]

@@ -14,7 +14,7 @@ from rl.sampling import probe_question
 from rl.task import Task
 from rl.versions import Versions
 
-CANDIDATES = 4  # prompts looked at for each that is asked
+CANDIDATES = 6  # prompts looked at for each that is asked
 
 
 class Watch:
@@ -34,12 +34,11 @@ class Watch:
         return self._floors
 
     def choose(self, step: int) -> Sequence[Sequence[int]]:
-        """Prompts for this step's probes: those that the newest version answers otherwise than the last."""
-        newer, older = self.versions.model(self.versions.newest), self.versions.model(self.versions.newest - 1)
+        """Prompts for this step's probes: those that tell the newest versions apart, the most telling first."""
+        newest = self.versions.newest
+        rows = [self.versions.model(number) for number in range(newest, max(newest - 3, -1), -1)]
         candidates = self._task.prompts(step, CANDIDATES * self._probes, "probe")
-        if newer is None or older is None:
-            return candidates[: self._probes]
-        return telling(newer, older, candidates, self._tokens, self._probes)
+        return telling([row for row in rows if row is not None], candidates, self._tokens, self._probes)
 
     def ask(self, engines: Engines, prompts: Iterable[Sequence[int]]) -> None:
         """Send probes; check() looks at their answers later."""

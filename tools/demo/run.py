@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
 
-from tools.demo import diagnosis, figures, manifests, readback, site
+from tools.demo import diagnosis, figures, manifests, namespace, readback, site
 from tools.demo.errors import DemoError
 from tools.demo.kubectl import Helm, Kubectl
 from tools.demo.options import Options
@@ -30,6 +30,8 @@ GRACE_SECONDS = 1  # for the engine that is deleted in the middle of a sync
 def demo(options: Options, root: Path) -> int:
     """Run it all; 0 where every bound is kept, else 1. Raises DemoError, SetupError, ClusterError."""
     began = time.monotonic()
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    options.report.unlink(missing_ok=True)  # nobody shall take an older run's for this one's
     place = site.prepare(options, root)
     kubectl = Kubectl(place.kubectl, place.kubeconfig, options.namespace)
     helm = Helm(place.helm, place.kubeconfig, options.namespace, RELEASE)
@@ -46,11 +48,13 @@ def demo(options: Options, root: Path) -> int:
         except DemoError as error:
             print(diagnosis.describe(kubectl), file=sys.stderr)
             raise DemoError(f"{error} (above: conditions, events and logs)") from error
-    document = figures.report(story, found, one_clock=place.local)
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(document, indent=2) + "\n")
-    verdicts = figures.judge(document, last)
-    display.verdicts(verdicts)
+        finally:
+            lines = "".join(json.dumps(document) + "\n" for document in story.heard)
+            options.report.with_name("trainer.jsonl").write_text(lines)
+        document = figures.report(story, found, one_clock=place.local)
+        options.report.write_text(json.dumps(document, indent=2) + "\n")
+        verdicts = figures.judge(document, last)
+        display.verdicts(verdicts)
     broken = [verdict.name for verdict in verdicts if not verdict.kept]
     seconds = time.monotonic() - began
     print(f"{options.report}; {seconds:.0f} s in all; " + (f"broken: {', '.join(broken)}" if broken else "all kept"))
@@ -61,8 +65,8 @@ def demo(options: Options, root: Path) -> int:
 def _installed(options: Options, root: Path, place: site.Site, kubectl: Kubectl, helm: Helm) -> Iterator[None]:
     """The chart in a namespace of its own; both are removed at the end, unless they are to be kept."""
     with progress.step("chart") as step:
-        _clear(kubectl, helm)  # what a run that was killed left
-        had_crds = _has_crds(kubectl)
+        namespace.make(kubectl, helm)
+        had_crds = namespace.has_crds(kubectl)
         if had_crds and place.local:  # an older clone's, perhaps
             kubectl("apply", "--server-side", "--force-conflicts", "-f", root / "crds")
         image, tag = manifests.split_image(place.image)
@@ -77,7 +81,8 @@ def _installed(options: Options, root: Path, place: site.Site, kubectl: Kubectl,
             helm.install(root / "charts" / "weightsync", values)
         except DemoError as error:
             print(diagnosis.describe(kubectl), file=sys.stderr)
-            _clear(kubectl, helm)
+            if not options.keep:
+                namespace.remove(kubectl, helm, crds=not had_crds)
             raise DemoError(f"the chart cannot be installed: {error}") from error
         step.end(f"installed in namespace {options.namespace}")
     try:
@@ -87,19 +92,8 @@ def _installed(options: Options, root: Path, place: site.Site, kubectl: Kubectl,
             print(f"kept: export KUBECONFIG={place.kubeconfig}; kubectl -n {options.namespace} get pods,weightsyncs")
         else:
             with progress.step("clean-up") as step:
-                _clear(kubectl, helm)
-                if not had_crds and not kubectl.get("weightsyncs", "--all-namespaces")["items"]:
-                    kubectl("delete", "crd", "weightsyncs.weightsync.io", "weightsyncslices.weightsync.io")
+                namespace.remove(kubectl, helm, crds=not had_crds)
                 step.end("namespace and chart removed")
-
-
-def _has_crds(kubectl: Kubectl) -> bool:
-    return bool(kubectl("get", "crd", "weightsyncs.weightsync.io", "--ignore-not-found").strip())
-
-
-def _clear(kubectl: Kubectl, helm: Helm) -> None:
-    helm.uninstall()
-    kubectl("delete", "namespace", kubectl.namespace, "--ignore-not-found", "--timeout=120s", seconds=150)
 
 
 def _apply(options: Options, root: Path, place: site.Site, kubectl: Kubectl) -> None:

@@ -90,6 +90,7 @@ class Story:
 
     scale_at: int
     delete_at: int
+    heard: list[Json] = field(default_factory=list)  # all that the trainer said
     steps: list[Json] = field(default_factory=list)
     pods: dict[str, PodStory] = field(default_factory=dict)
     findings: list[Json] = field(default_factory=list)
@@ -128,6 +129,7 @@ class Story:
         return []
 
     def _said(self, document: Json) -> None:
+        self.heard.append(document)
         match document["event"]:
             case "step":
                 self.steps.append(document)

@@ -7,6 +7,7 @@ from torch import Tensor
 from reference.alone import greedy_tokens
 from reference.checkpoint import initial_state
 from reference.config import ModelConfig
+from reference.engine_model import build_engine_model
 from rl.probes import batched_greedy, telling
 from rl.versions import Versions
 
@@ -66,16 +67,13 @@ def test_only_the_newest_are_kept(states: list[dict[str, Tensor]]) -> None:
 
 
 def test_probes_that_tell_versions_apart_come_first(states: list[dict[str, Tensor]]) -> None:
-    """Of a model and itself none differs, so the order is that of the candidates; of two models those that differ."""
-    versions = Versions(CONFIG, states[0])
-    versions.add(states[1])
-    old, new = versions.model(0), versions.model(1)
-    assert old is not None
-    assert new is not None
+    """First what both pairs of versions answer differently, then what the newest pair does; else in their order."""
+    old, middle, new = (build_engine_model(CONFIG, state) for state in states[:3])
     generator = torch.Generator().manual_seed(0)
-    candidates = torch.randint(CONFIG.vocab, (12, 4), generator=generator).tolist()
-    assert telling(old, old, candidates, 1, 5) == candidates[:5]
+    candidates = torch.randint(CONFIG.vocab, (40, 4), generator=generator).tolist()
+    assert telling([old, old, old], candidates, 1, 5) == candidates[:5]
     # One token, so that some of the candidates are answered alike.
-    differ = (batched_greedy(old, candidates, 1) != batched_greedy(new, candidates, 1)).any(dim=1).tolist()
-    expected = [c for c, d in zip(candidates, differ, strict=True) if d]
-    assert telling(new, old, candidates, 1, len(expected)) == expected
+    answers = [batched_greedy(model, candidates, 1)[:, 0].tolist() for model in (new, middle, old)]
+    rank = [2 * (a != b) + (b != c) for a, b, c in zip(*answers, strict=True)]
+    expected = [c for wanted in (3, 2, 1, 0) for c, found in zip(candidates, rank, strict=True) if found == wanted]
+    assert telling([new, middle, old], candidates, 1, 40) == expected
