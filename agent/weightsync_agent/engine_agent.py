@@ -12,6 +12,7 @@ from weightsync.wire.v1 import (
     ReadBackAnswer,
     ReadBackRequest,
     Receipts,
+    VoidRequest,
     Welcome,
 )
 from weightsync_agent.base import Common
@@ -66,6 +67,10 @@ class EngineAgent:
             own(caller, body.coordinator)
             return await driver.welcome(body)
 
+        async def void(caller: Caller, body: VoidRequest) -> Accepted:
+            own(caller, body.coordinator)
+            return await driver.void(body)
+
         async def receipts(caller: Caller, body: Receipts):  # type: ignore[no-untyped-def]
             own(caller, body.writer.uid)
             return await driver.receipts(body)
@@ -86,6 +91,7 @@ class EngineAgent:
             web.post("/v1/grants", accepts(GrantRequest, verifier, grant)),
             web.post("/v1/commits", accepts(CommitRequest, verifier, commit)),
             web.post("/v1/welcome", accepts(Welcome, verifier, welcome)),
+            web.post("/v1/void", accepts(VoidRequest, verifier, void)),
             web.post("/v1/receipts", accepts(Receipts, verifier, receipts)),
             web.post("/v1/readback", accepts(ReadBackRequest, verifier, readback)),
             web.get("/v1/status", answers(verifier, status)),

@@ -45,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 TICK = 0.2  # seconds between two looks at deadlines, while this agent coordinates
 KEPT = 64  # outcomes that can still be asked for
+FENCE_SECONDS = 15.0  # for a target to replace its transfer worker before it can grant
+FENCE_PAUSE = 0.1
 STATUS = 1.0  # seconds between two questions to an engine that is not current
 RETRYABLE = frozenset({"EngineFailed", "EngineSilent", "Busy", "NoWorker"})  # a commit may succeed a moment later
 STATUS_CURRENT = 15.0  # and to one that is: a restart is told by its announcement, this is for plan files
@@ -205,6 +207,8 @@ class Coordination:
         match action:
             case e.AskGrant():
                 await self._ask_grant(action)
+            case e.VoidGrant():
+                await self._void(action)
             case e.SendOrder():
                 await self._send_order(action)
             case e.PersistDecision(sync, term, version, label, programs):
@@ -223,13 +227,29 @@ class Coordination:
     async def _ask_grant(self, action: e.AskGrant) -> None:
         request, target = action.request, action.target
         sync = request.sync
+        until = time.monotonic() + self._stall + FENCE_SECONDS
+        while True:
+            try:
+                grant = await self._client.call(target.address, "/v1/grants", Grant, request, seconds=self._stall)
+            except PeerError as error:
+                if error.reason == "Fencing" and time.monotonic() < until:
+                    await asyncio.sleep(FENCE_PAUSE)
+                    continue
+                message = f"handshake with {target.pod}, rank {request.rank}: {error}"
+                self._feed(e.GrantRefused(sync, action.engine, request.rank, error.reason, message))
+            else:
+                self._feed(e.GrantGiven(sync, action.engine, target, grant))
+            return
+
+    async def _void(self, action: e.VoidGrant) -> None:
         try:
-            grant = await self._client.call(target.address, "/v1/grants", Grant, request, seconds=self._stall)
+            await self._client.persist(
+                action.target.address, "/v1/void", Accepted, action.request, seconds=self._stall
+            )
         except PeerError as error:
-            message = f"handshake with {target.pod}, rank {request.rank}: {error}"
-            self._feed(e.GrantRefused(sync, action.engine, request.rank, error.reason, message))
-        else:
-            self._feed(e.GrantGiven(sync, action.engine, request.rank, grant))
+            log.info(
+                "a target did not learn that nobody writes; it will fence", pod=action.target.pod, why=str(error)
+            )
 
     def _address(self, uid: str) -> str:
         source = self.machine.plan.source(uid) if self.machine.plan is not None else None
@@ -244,7 +264,8 @@ class Coordination:
             await self._client.call(self._address(action.writer.uid), "/v1/orders", Accepted, body, seconds=timeout)
         except PeerError as error:
             message = f"source {action.writer.uid}, rank {action.writer.rank}: {error}"
-            self._feed(e.OrderRefused(action.order.sync, action.writer, error.reason, message))
+            certain = isinstance(error, Refused)
+            self._feed(e.OrderRefused(action.order.sync, action.writer, certain, error.reason, message))
 
     async def _end_order(self, action: e.EndOrder) -> None:
         end = OrderEnd(sync=action.sync, term=action.term, writer=action.writer, version=action.version)

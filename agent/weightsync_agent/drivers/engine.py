@@ -21,6 +21,7 @@ from weightsync.wire.v1 import (
     GrantRequest,
     Receipts,
     ReceiptsAnswer,
+    VoidRequest,
     Welcome,
 )
 from weightsync_agent.drivers.background import Background
@@ -384,6 +385,12 @@ class EngineDriver:
         if self.machine.state is m.LeaderState.COMMITTING:
             raise Refused("the engine is being committed to", reason="Busy", status=503)
         return await self.target(request.rank).grant(request)
+
+    async def void(self, request: VoidRequest) -> Accepted:
+        """Writers of a grant never got an order."""
+        self.fence.check(request.term, request.coordinator)
+        await self.target(request.rank).void(request)
+        return Accepted()
 
     async def receipts(self, request: Receipts) -> ReceiptsAnswer:
         """A writer's buckets are terminal."""

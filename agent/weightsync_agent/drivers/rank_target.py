@@ -22,8 +22,10 @@ from weightsync.wire.v1 import (
     Receipts,
     ReceiptsAnswer,
     Region,
+    VoidRequest,
 )
 from weightsync_agent.arenas.sizing import check_room
+from weightsync_agent.drivers.background import Background
 from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.observability import metrics
 from weightsync_agent.protocol import target as t
@@ -47,6 +49,7 @@ class RankTarget:
         self._arena: Arena | None = None
         self._worker: TransferWorker | None = None
         self._region: Region | None = None
+        self._background = Background(f"target {program.rank}")
         self._lock = asyncio.Lock()  # one event at a time: a grant is given, fenced or sealed, never two at once
 
     # --- life ---
@@ -89,6 +92,7 @@ class RankTarget:
 
     async def close(self) -> None:
         """End the worker, keep the arena's file."""
+        await self._background.close()
         if self._worker is not None:
             await self._worker.close()
         if self._arena is not None:
@@ -126,21 +130,27 @@ class RankTarget:
 
     async def grant(self, request: GrantRequest) -> Grant:
         """The handshake. Raises Refused with what differs, before anything is written."""
-        agree(request.ours, self.worker.capabilities)
         async with self._lock:
             self.machine.check_ask(request)
+            await self._living_worker()
+            agree(request.ours, self.worker.capabilities)
             actions = self._handle(t.Ask(request, secrets.token_hex(16)))
-            if any(isinstance(action, t.ReplaceWorker) for action in actions):
-                actions = self._handle(await self._fence())
             for action in actions:
+                if isinstance(action, t.ReplaceWorker):
+                    self._background.spawn(self._replace_worker())
                 if isinstance(action, t.RefuseAsk):
-                    raise Refused(action.message, reason="NoWorker", status=503)
+                    raise Refused(action.message, reason="Fencing", status=503)
                 if isinstance(action, t.WriteFilling):
                     self.arena.fill(action.grant)
             given = next(action for action in actions if isinstance(action, t.GiveGrant))
         if self._region is None:
             raise TransferError(f"rank {self.program.rank} has no registered arena")
         return Grant(grant=given.grant, region=self._region, theirs=self.worker.capabilities)
+
+    async def _replace_worker(self) -> None:
+        event = await self._fence()
+        async with self._lock:
+            self._handle(event)
 
     async def _fence(self) -> object:
         """Writers of the old grant may still write: only the death of the process that they reach ends that."""
@@ -156,6 +166,21 @@ class RankTarget:
         except TransferError as error:
             return t.FenceFailed(str(error))
         return t.Fenced()
+
+    async def void(self, request: VoidRequest) -> None:
+        """These writers never got an order for the grant: they will not write, and their parts are closed."""
+        async with self._lock:
+            for writer in request.writers:
+                event = t.LastReceipt(request.grant, writer.key, "it was never ordered to write")
+                if self.machine.takes(event):
+                    self._handle(event)
+
+    async def _living_worker(self) -> None:
+        """A worker that died by itself is replaced: nobody reaches the arena through it any more."""
+        if self._worker is not None and self._worker.dead.done():
+            log.warning("the receiving worker died", rank=self.program.rank, why=self._worker.dead.result())
+            metrics.WORKER_RESTARTS.labels(reason="died").inc()
+            await self._register()
 
     async def receipts(self, request: Receipts) -> ReceiptsAnswer:
         """Digest and compare the buckets that a writer calls terminal; close the writer's part with its last."""

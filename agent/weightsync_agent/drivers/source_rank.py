@@ -247,7 +247,9 @@ class SourceRank:
     async def failed(self, id_: str, failure: local.PublishFailure) -> None:
         """The trainer's part is wrong: that version will never be whole, for nobody."""
         publish = self._find(id_)
-        publish.trouble = (failure.reason, failure.message)
+        async with self._versioned:
+            publish.trouble = (failure.reason, failure.message)
+            self._versioned.notify_all()
         if publish.digesting:
             await asyncio.gather(*publish.digesting, return_exceptions=True)
         for slot in publish.slots.values():
@@ -368,11 +370,19 @@ class SourceRank:
             pairs = {digest: self._pool.find(digest, order.lineage, order.number) for digest in order.programs}
             return {digest: slot for digest, slot in pairs.items() if slot is not None}
 
+        def broken() -> bool:
+            wanted = (order.lineage, order.number)
+            told = [p for p in self._publishes.values() if p.trouble and p.version]
+            return any((p.version.lineage, p.version.number) == wanted for p in told if p.version)
+
         async with self._versioned:
             try:
                 await asyncio.wait_for(
-                    self._versioned.wait_for(lambda: len(found()) == len(order.programs)), order.stall_seconds
+                    self._versioned.wait_for(lambda: broken() or len(found()) == len(order.programs)),
+                    order.stall_seconds,
                 )
+                if broken():
+                    raise TimeoutError
             except TimeoutError:
                 lack = sorted(set(order.programs) - set(found()))
                 raise Refused(

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weightsync.errors import CoverageError
-from weightsync.plan import Engine, Plan
+from weightsync.plan import Engine, Plan, Target
 from weightsync.version import Version, version_name
-from weightsync.wire.v1 import Capabilities, EngineOutcome, GrantRequest, PublishOutcome, WriterId
+from weightsync.wire.v1 import Capabilities, EngineOutcome, GrantRequest, PublishOutcome, VoidRequest, WriterId
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.gather import Gathered
 from weightsync_agent.protocol.repair import backoff
@@ -213,8 +213,18 @@ class Coordinator(Machine[CoordinatorState]):
 
     def _granted(self, event: e.GrantGiven, now: float) -> list[object]:
         if self.sync is not None:
-            self.sync.members[event.engine].grants[event.rank] = event.grant
+            self.sync.members[event.engine].grants[event.target.rank.rank] = event.grant
         return self._advance(now)
+
+    def _too_late(self, event: e.GrantGiven, now: float) -> list[object]:
+        return [self._void(event.target, event.grant.grant)]
+
+    def _void(self, target: Target, grant: str, writer: str | None = None) -> e.VoidGrant:
+        """No order for this grant was sent, or its writer refused it: nobody will write."""
+        writers = (WriterId(uid=route.source, rank=route.rank) for route in target.routes)
+        named = tuple(w for w in writers if writer is None or w.key == writer)
+        request = VoidRequest(term=self.term, coordinator=self.uid, rank=target.rank.rank, grant=grant, writers=named)
+        return e.VoidGrant(target, request)
 
     def _not_granted(self, event: e.GrantRefused, now: float) -> list[object]:
         if self.sync is not None:
@@ -246,11 +256,14 @@ class Coordinator(Machine[CoordinatorState]):
         return self._advance(now)
 
     def _no_order(self, event: e.OrderRefused, now: float) -> list[object]:
-        if self.sync is not None:
-            for member in self.sync.live(MemberState.STAGING):
-                if any(writer == event.writer.key for _, _, writer in member.pending):
-                    self.sync.out(member, "Failed", event.reason, event.message)
-        return self._advance(now)
+        voided: list[object] = []
+        for member in self.sync.live(MemberState.STAGING) if self.sync else ():
+            mine = [t for t in member.engine.targets if (t.uid, t.rank.rank, event.writer.key) in member.pending]
+            if mine and self.sync is not None:
+                self.sync.out(member, "Failed", event.reason, event.message)
+                if event.certain:
+                    voided += [self._void(t, member.grants[t.rank.rank].grant, event.writer.key) for t in mine]
+        return voided + self._advance(now)
 
     def _broken(self, event: e.PublishBroken, now: float) -> list[object]:
         name = version_name(event.lineage, event.number)
@@ -352,6 +365,7 @@ class Coordinator(Machine[CoordinatorState]):
 
     def _finish(self, now: float) -> list[object]:
         sync, self.sync = self.sync, None
+        ordered = self.state is not CoordinatorState.GRANTING
         self.state = CoordinatorState.IDLE
         if sync is None:
             return self._next(now)
@@ -359,7 +373,13 @@ class Coordinator(Machine[CoordinatorState]):
             if member.outcome is not None and member.outcome.outcome in ("Failed", "Superseded", "Behind"):
                 self._fell_behind(key, member.outcome, now)
         decided = self.sealed.version if sync.version is not None and self.sealed is not None else None
-        actions: list[object] = [e.EndOrder(w, sync.id, self.term, decided) for w in sync.writers.values()]
+        voided: list[object] = [
+            self._void(target, member.grants[target.rank.rank].grant)
+            for member in sync.members.values()
+            for target in member.engine.targets
+            if not ordered and target.rank.rank in member.grants
+        ]
+        actions: list[object] = voided + [e.EndOrder(w, sync.id, self.term, decided) for w in sync.writers.values()]
         nbytes = sum(m.nbytes for m in sync.members.values())
         if sync.repair is None:
             self._figures(sync, nbytes, now)
@@ -517,11 +537,14 @@ Coordinator.table = {
         for state in (_S.IDLE, _S.GRANTING, _S.STAGING)
     },
     **_late(e.PublishBroken, _S.DECIDING, _S.COMMITTING),
-    **_late(e.GrantGiven, _S.IDLE, _S.STAGING, _S.DECIDING, _S.COMMITTING),
+    **{
+        (state, e.GrantGiven): (Row(state, Coordinator._too_late, name="late: nobody was ordered to write"),)
+        for state in (_S.IDLE, _S.STAGING, _S.DECIDING, _S.COMMITTING)
+    },
     **_late(e.GrantRefused, _S.IDLE, _S.STAGING, _S.DECIDING, _S.COMMITTING),
     (_S.GRANTING, e.GrantGiven): (
         Row(None, Coordinator._granted, lambda m, ev: m.member(ev) is not None, "granted", (_S.STAGING, _S.IDLE)),
-        Row(_S.GRANTING, name="late: of a member or a sync that has ended"),
+        Row(_S.GRANTING, Coordinator._too_late, name="late: nobody was ordered to write"),
     ),
     (_S.GRANTING, e.GrantRefused): (
         Row(None, Coordinator._not_granted, lambda m, ev: m.member(ev) is not None, "take it out", _ANY),

@@ -15,6 +15,7 @@ from weightsync.wire.v1 import (
     RouteEnd,
     ShardDigests,
     SyncOrder,
+    VoidRequest,
     WriterId,
 )
 from weightsync_agent.protocol.gather import Gathered
@@ -52,7 +53,7 @@ class GrantGiven:
 
     sync: str
     engine: str
-    rank: int
+    target: Target
     grant: Grant
 
 
@@ -69,10 +70,11 @@ class GrantRefused:
 
 @dataclass(frozen=True)
 class OrderRefused:
-    """A source did not take its order."""
+    """A source did not take its order. certain: it said so; else it may have taken it all the same."""
 
     sync: str
     writer: WriterId
+    certain: bool
     reason: str
     message: str
 
@@ -141,6 +143,14 @@ class AskGrant:
     engine: str
     target: Target
     request: GrantRequest
+
+
+@dataclass(frozen=True)
+class VoidGrant:
+    """Tell a target that these writers of its grant never got an order."""
+
+    target: Target
+    request: VoidRequest
 
 
 @dataclass(frozen=True)

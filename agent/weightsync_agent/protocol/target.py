@@ -113,7 +113,7 @@ class GiveGrant:
 
 @dataclass(frozen=True)
 class ReplaceWorker:
-    """Action: kill the receiving worker and start another; then Fenced or FenceFailed."""
+    """Action: kill the receiving worker and start another, in the background; then Fenced or FenceFailed."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Seal:
 
 @dataclass(frozen=True)
 class RefuseAsk:
-    """Action: refuse the asker that waits for the fence."""
+    """Action: refuse the asker; it asks again until the fence is through."""
 
     message: str
 
@@ -149,7 +149,6 @@ class Target(Machine[TargetState]):
         self.program = program
         self.expected = expected
         self.grant: OpenGrant | None = None
-        self.next: tuple[OpenGrant, str] | None = None
         self.verified: dict[int, BucketDigest] = {}
         self.version: Version | None = None
 
@@ -161,8 +160,10 @@ class Target(Machine[TargetState]):
                 f"asked for {request.layout}, {request.program}: the plan is older than this engine",
                 reason="LayoutMismatch",
             )
-        if self.state in (TargetState.APPLYING, TargetState.FENCING):
-            raise Refused(f"rank {self.rank} is {self.state.name.lower()}; ask again", reason="Busy")
+        if self.state is TargetState.APPLYING:
+            raise Refused(f"rank {self.rank} is applying; ask again", reason="Busy")
+        if self.state is TargetState.FENCING:
+            raise Refused(f"rank {self.rank} replaces its transfer worker; ask again", reason="Fencing", status=503)
 
     def check_grant(self, grant: str, writer: str | None = None) -> OpenGrant:
         """The open grant of that name. Raises Refused for another, or for a writer that it does not name."""
@@ -230,17 +231,16 @@ class Target(Machine[TargetState]):
         return self._begin(self._open(event))
 
     def _fence(self, event: Ask, now: float) -> list[object]:
-        self.next = (self._open(event), event.grant)
-        return [ReplaceWorker()]
+        writers = sorted(self.grant.open) if self.grant else []
+        why = f"{', '.join(writers)} may still write to rank {self.rank}: its transfer worker is replaced; ask again"
+        return [ReplaceWorker(), RefuseAsk(why)]
 
     def _fenced(self, event: Fenced, now: float) -> list[object]:
-        assert self.next is not None  # noqa: S101 - FENCING is entered with it, by this table alone
-        grant, self.next = self.next[0], None
-        return self._begin(grant)
+        self.grant, self.verified, self.version = None, {}, None
+        return []
 
     def _fence_failed(self, event: FenceFailed, now: float) -> list[object]:
-        self.next = None
-        return [RefuseAsk(f"rank {self.rank}: no new transfer worker: {event.message}")]
+        return self._fenced(Fenced(), now)
 
     def _landed(self, event: Landed, now: float) -> list[object]:
         equal = [c for c, said in zip(event.computed, event.claimed, strict=True) if c == said]
@@ -288,8 +288,8 @@ Target.table = {
     (_S.EMPTY, Recovered): (Row(_S.SEALED, Target._recover, name="the volume outlived the agent"),),
     (_S.FILLING, Ask): _ASK,
     (_S.SEALED, Ask): _ASK,
-    (_S.FENCING, Fenced): (Row(_S.FILLING, Target._fenced, name="the old writers reach nobody"),),
-    (_S.FENCING, FenceFailed): (Row(_S.EMPTY, Target._fence_failed, name="no worker"),),
+    (_S.FENCING, Fenced): (Row(_S.EMPTY, Target._fenced, name="the old writers reach nobody"),),
+    (_S.FENCING, FenceFailed): (Row(_S.EMPTY, Target._fence_failed, name="no worker: nobody reaches the arena"),),
     (_S.FILLING, Landed): (Row(_S.FILLING, Target._landed, lambda m, e: m.current(e.grant), "compare digests"),),
     (_S.FILLING, LastReceipt): (
         Row(_S.FILLING, Target._last, lambda m, e: m.current(e.grant), "a writer is terminal"),

@@ -9,6 +9,7 @@ source -> coordinator   POST /v1/publishes   a rank called publish(); answers wh
 coordinator -> source   POST /v1/orders      what to write to whom
                         POST /v1/orders/end  the sync is over
 coordinator -> target   POST /v1/grants      may these writers fill your arena? (the handshake)
+                        POST /v1/void        these writers never got an order: they will not write
                         POST /v1/commits     (to the engine's leader) apply what was verified; idempotent
                         POST /v1/welcome     (to the leader) nothing was published yet: the gate may open
                         GET  /v1/status
@@ -205,6 +206,19 @@ class Grant(WireRecord):
     grant: Hex32
     region: Region
     theirs: Capabilities
+
+
+class VoidRequest(WireRecord):
+    """These writers were named in a grant and never got an order: they will not write.
+
+    Without it the target would have to kill its transfer worker before it can grant the range again.
+    """
+
+    term: Term
+    coordinator: str
+    rank: int
+    grant: Hex32
+    writers: tuple[WriterId, ...]
 
 
 class Receipts(WireRecord):

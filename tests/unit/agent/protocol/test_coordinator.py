@@ -74,7 +74,7 @@ class World:
         for name in names:
             region = Region(session="s", address=1, nbytes=100)
             given = Grant(grant=name.encode().hex().ljust(32, "0"), region=region, theirs=HERE)
-            self.feed(e.GrantGiven(self.sync, f"{name}/1", 0, given))
+            self.feed(e.GrantGiven(self.sync, f"{name}/1", engine(name).targets[0], given))
         return self
 
     def refuse(self, name: str) -> "World":
@@ -275,10 +275,29 @@ def test_late_messages_of_an_ended_sync_change_nothing() -> None:
     w.feed(e.PublishBroken(LINEAGE, 1, "x", "y"))
     w.asked.clear()
     answer = CommitAnswer(version="v", incarnation="1", pause_seconds=0, apply_seconds=0)
-    region = Region(session="s", address=1, nbytes=100)
     w.feed(
         e.CommitDone(old, "a/1", answer),
-        e.GrantGiven(old, "a/1", 0, Grant(grant="0" * 32, region=region, theirs=HERE)),
         e.CommitFailed(old, "a/1", "r", "m", True),
     )
     assert w.asked == []
+
+
+def test_a_grant_without_an_order_is_void() -> None:
+    """A sync that ends in its handshakes, or a grant that comes too late: nobody will write, and the target knows."""
+    w = World("a", "b").publish().grant("a")
+    old = w.sync
+    w.feed(e.PublishBroken(LINEAGE, 1, "x", "y"))
+    assert [void.target.uid for void in w.of(e.VoidGrant)] == ["a"]
+    grant = Grant(grant="0" * 32, region=Region(session="s", address=1, nbytes=100), theirs=HERE)
+    w.feed(e.GrantGiven(old, "b/1", engine("b").targets[0], grant))
+    (void,) = w.of(e.VoidGrant)
+    assert (void.target.uid, void.request.writers) == ("b", (WRITER,))
+
+
+def test_a_refused_order_closes_its_part_of_the_grant() -> None:
+    """Only a source that said no has certainly not begun to write."""
+    for certain, count in ((True, 1), (False, 0)):
+        w = World("a").publish().grant("a")
+        w.feed(e.OrderRefused(w.sync, WRITER, certain, "NotFilled", "why"))
+        assert len(w.of(e.VoidGrant)) == count
+        assert w.outcomes() == {"a": "Failed"}

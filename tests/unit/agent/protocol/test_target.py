@@ -53,10 +53,16 @@ def test_a_grant_marks_the_arena_before_it_is_given() -> None:
 
 
 def test_a_second_grant_waits_for_the_death_of_the_receiver() -> None:
-    """A writer of the first is not terminal: the worker is replaced before the range is granted again."""
+    """A writer of the first is not terminal: the asker is refused until the worker has been replaced."""
     machine = target(ASK)
-    assert machine.handle(t.Ask(request("y", 2), G2), 0.0) == [t.ReplaceWorker()]
-    assert machine.handle(t.Fenced(), 0.0) == [t.WriteFilling(G2), t.GiveGrant(G2)]
+    replace, refuse = machine.handle(t.Ask(request("y", 2), G2), 0.0)
+    assert replace == t.ReplaceWorker()
+    assert isinstance(refuse, t.RefuseAsk)
+    with pytest.raises(Refused) as caught:
+        machine.check_ask(request("y", 2))
+    assert caught.value.reason == "Fencing"
+    assert machine.handle(t.Fenced(), 0.0) == []
+    assert machine.handle(t.Ask(request("y", 2), G2), 0.0) == [t.WriteFilling(G2), t.GiveGrant(G2)]
 
 
 def test_a_second_grant_needs_no_fence_once_all_writers_are_terminal() -> None:
@@ -65,10 +71,10 @@ def test_a_second_grant_needs_no_fence_once_all_writers_are_terminal() -> None:
 
 
 def test_a_failed_fence_gives_no_grant() -> None:
-    """Without a new worker the asker is refused and the arena is nothing."""
-    machine = target(ASK, t.Ask(request("y", 2), G2))
-    assert isinstance(machine.handle(t.FenceFailed("why"), 0.0)[0], t.RefuseAsk)
+    """Without a new worker the arena is nothing, and nobody's bytes are verified."""
+    machine = target(*VERIFIED[:-1], t.Ask(request("y", 2), G2), t.FenceFailed("why"))
     assert machine.state is t.TargetState.EMPTY
+    assert machine.missing()
 
 
 def test_only_equal_digests_verify_a_bucket() -> None:
