@@ -21,7 +21,7 @@ from weightsync_agent.protocol.repair import backoff
 from weightsync_agent.protocol.sync import Member, MemberState, Sync, percentile
 from weightsync_agent.protocol.table import Machine, Row
 
-COMMIT_GRACE = 5.0  # seconds after the deadline until a commit that goes on failing becomes an outcome
+COMMIT_SECONDS = 15.0  # for all tries of one engine's commit: it may hold the next version no longer
 
 
 class CoordinatorState(Enum):
@@ -119,7 +119,7 @@ class Coordinator(Machine[CoordinatorState]):
         actions: list[object] = [e.Changed()]
         if self.sync is not None:
             for key, member in self.sync.members.items():
-                if key not in wanted and member.state not in (MemberState.CURRENT, MemberState.COMMITTING):
+                if key not in wanted and member.state is not MemberState.CURRENT:
                     self.sync.out(member, "Gone", "EngineGone", f"{member.engine.name} left the plan during the sync")
             actions += self._advance(now)
         return actions + self._next(now)
@@ -323,6 +323,7 @@ class Coordinator(Machine[CoordinatorState]):
             return []
         self.sealed = Sealed(sync.version, sync.label, dict(sync.roots))
         self.error = ("", "")
+        sync.commit_until = now + COMMIT_SECONDS
         actions: list[object] = []
         for member in sync.live(MemberState.STAGED):
             member.state = MemberState.COMMITTING
@@ -332,7 +333,7 @@ class Coordinator(Machine[CoordinatorState]):
     def _send_commit(self, sync: Sync, member: Member, now: float) -> e.SendCommit:
         member.commit_tries += 1
         member.retry_at = None
-        timeout = max(1.0, sync.deadline + COMMIT_GRACE - now)
+        timeout = max(1.0, sync.commit_until - now)
         return e.SendCommit(member.engine, sync.commit_request(member, self.term, self.uid), timeout)
 
     def _committed(self, event: e.CommitDone, now: float) -> list[object]:
@@ -355,7 +356,7 @@ class Coordinator(Machine[CoordinatorState]):
         if sync is None:
             return []
         member = sync.members[event.engine]
-        if event.retryable and now < sync.deadline + COMMIT_GRACE:
+        if event.retryable and now < sync.commit_until:
             member.retry_at = now + backoff(member.commit_tries)
             return []
         sync.out(member, "Failed", event.reason, event.message)
@@ -369,7 +370,7 @@ class Coordinator(Machine[CoordinatorState]):
         self.state = CoordinatorState.IDLE
         if sync is None:
             return self._next(now)
-        for key, member in sync.members.items():
+        for key, member in sync.members.items() if not sync.error[0] else ():  # else it is the trainer's fault
             if member.outcome is not None and member.outcome.outcome in ("Failed", "Superseded", "Behind"):
                 self._fell_behind(key, member.outcome, now)
         decided = self.sealed.version if sync.version is not None and self.sealed is not None else None

@@ -80,6 +80,7 @@ class Sync:
     shards: dict[tuple[str, int], ShardDigests] = field(default_factory=dict)
     writers: dict[str, WriterId] = field(default_factory=dict)
     version: Version | None = None
+    commit_until: float = 0.0
     error: tuple[str, str] = ("", "")
     roots: dict[str, str] = field(default_factory=dict)
 

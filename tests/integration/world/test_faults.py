@@ -35,8 +35,9 @@ class Job:
     def publish(self, seed: int) -> PublishHandle:
         state = initial_state(CONFIG, seed=seed)
         handle = self.publisher.publish(state)
-        version = handle.outcome(timeout=60).version
-        assert version is not None
+        outcome = handle.outcome(timeout=60)
+        version = outcome.version
+        assert version is not None, outcome.describe()
         self.expected[version.name] = greedy_tokens(state, CONFIG, PROMPT, TOKENS)
         return handle
 

@@ -17,7 +17,7 @@ from weightsync.wire.v1 import (
     WriterId,
 )
 from weightsync_agent.protocol import events as e
-from weightsync_agent.protocol.coordinator import Coordinator, CoordinatorState, Standing
+from weightsync_agent.protocol.coordinator import COMMIT_SECONDS, Coordinator, CoordinatorState, Standing
 from weightsync_agent.protocol.gather import Gathered
 
 T = TypeVar("T")
@@ -236,6 +236,13 @@ def test_a_broken_publish_is_never_decided() -> None:
     assert w.of(e.PersistDecision) == []
 
 
+def test_a_broken_publish_is_no_fault_of_the_engines() -> None:
+    """The next version is for them as if nothing had been."""
+    w = World("a").publish().grant("a").feed(e.PublishBroken(LINEAGE, 1, "InvalidInput", "rank 1: bad shape"))
+    w.outcome()
+    assert w.whole("a", number=2).outcomes() == {"a": "Current"}
+
+
 def test_ranks_that_publish_other_bytes_end_the_version() -> None:
     """Two data-parallel ranks of one stage must hold equal weights."""
     w = World("a").publish().grant("a").shard().shard(digest="9", writer=WriterId(uid="src", rank=1))
@@ -301,3 +308,19 @@ def test_a_refused_order_closes_its_part_of_the_grant() -> None:
         w.feed(e.OrderRefused(w.sync, WRITER, certain, "NotFilled", "why"))
         assert len(w.of(e.VoidGrant)) == count
         assert w.outcomes() == {"a": "Failed"}
+
+
+def test_a_commit_that_goes_on_failing_holds_the_next_version_for_seconds_only() -> None:
+    """After COMMIT_SECONDS it is an outcome, and the engine is repaired."""
+    w = World("a", "b").publish().grant("a", "b").shard().verify("a", "b").decide().commit("b")
+    w.now = COMMIT_SECONDS
+    w.feed(e.CommitFailed(w.sync, "a/1", "Unreachable", "no answer", True))
+    assert w.outcomes() == {"a": "Failed", "b": "Current"}
+    assert w.machine.engines["a/1"].failures == 1
+
+
+def test_an_engine_that_leaves_the_plan_in_its_commit_is_gone() -> None:
+    """Nobody waits for the answer of a pod that was deleted."""
+    w = World("a", "b").publish().grant("a", "b").shard().verify("a", "b").decide().commit("b")
+    w.feed(e.PlanChanged(plan("b")))
+    assert w.outcomes() == {"a": "Gone", "b": "Current"}
