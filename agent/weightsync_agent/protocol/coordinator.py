@@ -370,7 +370,8 @@ class Coordinator(Machine[CoordinatorState]):
         self.state = CoordinatorState.IDLE
         if sync is None:
             return self._next(now)
-        for key, member in sync.members.items() if not sync.error[0] else ():  # else it is the trainer's fault
+        trainers_fault = sync.repair is None and bool(sync.error[0])
+        for key, member in sync.members.items() if not trainers_fault else ():
             if member.outcome is not None and member.outcome.outcome in ("Failed", "Superseded", "Behind"):
                 self._fell_behind(key, member.outcome, now)
         decided = self.sealed.version if sync.version is not None and self.sealed is not None else None

@@ -10,8 +10,8 @@ import torch
 from reference.alone import greedy_tokens
 from reference.checkpoint import initial_state, make_checkpoint
 from reference.config import ModelConfig
-from tools.world.processes import wait
-from tools.world.world import Pod, World, WorldError
+from tools.world.processes import WorldError, wait
+from tools.world.world import Pod, World
 from weightsync import Publisher, PublishHandle
 
 pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(300)]
