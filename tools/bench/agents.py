@@ -65,6 +65,7 @@ class Agents:
         world.wait_for_engines(1, seconds=300)
         ours = cls(world, publisher, engine, state)
         ours._publish()
+        world.keep_plan()
         return ours
 
     async def publish(self) -> float:

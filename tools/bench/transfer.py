@@ -82,7 +82,9 @@ async def run(nbytes: int, count: int, settings: TransferSettings, *, agents: bo
     async with AsyncExitStack() as stack:
         ours: Agents | Workers
         if agents:
-            ours = await Agents.start(stack.enter_context(World()), nbytes)
+            ours = await Agents.start(
+                stack.enter_context(World(agent_environment={"WEIGHTSYNC_PROBE_SECONDS": "1"})), nbytes
+            )
             nbytes = ours.nbytes
             how = f"publish() of {ours.parameters} tensors to verified, by real agents from a plan file"
         else:

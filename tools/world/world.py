@@ -182,6 +182,10 @@ class World:
         wait(f"the coordinator knowing {count} engines", known, seconds, coordinator.children)
         return plan
 
+    def keep_plan(self) -> None:
+        """The plan stays as it is: the planner ends, and costs nothing while something is measured."""
+        self._planner.stop()
+
     def call(self, pod: Pod, path: str, body: dict[str, Any] | None = None, *, seconds: float = 10.0) -> Any:
         """Ask an agent; raises WorldError with its words where it refuses."""
         return self._http(pod.address, path, body, seconds, {"Authorization": f"Bearer {self.secret}"})
