@@ -55,6 +55,7 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
         help="with KUBECONFIG: where PREFIX/weightsync and PREFIX/weightsync-example can be pulled from",
     )
     add("--image-tag", default=os.environ.get("IMAGE_TAG", "dev"))
+    add("--report", type=Path, default=root / "build" / "demo" / "report.json")
     flags = parser.parse_args(arguments)
     given = os.environ.get("KUBECONFIG")
     if given and Path(given) == node.kubeconfig_path():
@@ -77,5 +78,5 @@ def parse(arguments: Sequence[str], root: Path) -> Options:
         namespace=flags.namespace,
         steps=flags.steps,
         keep=flags.keep,
-        report=root / "build" / "demo" / "report.json",
+        report=flags.report,
     )
