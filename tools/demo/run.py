@@ -16,11 +16,12 @@ from tools.demo.kubectl import Helm, Kubectl
 from tools.demo.options import Options
 from tools.demo.story import Action, Delete, Scale, Story
 from tools.demo.table import Display
-from tools.demo.watching import Watching
+from tools.demo.watching import Watching, now_ms
 from tools.setup import progress
 
 RELEASE = "weightsync"
 START_SECONDS = 300.0  # from the first pod to the first step: images are pulled, torch is imported
+STUCK_SECONDS = 60.0  # for a container that cannot be started: a registry may be slow once
 STEP_SECONDS = 240.0  # without a word of the trainer
 SETTLE_SECONDS = 120.0  # for the last engines to become current after the last step
 READBACK_SECONDS = 60.0
@@ -114,8 +115,9 @@ def _follow(story: Story, watching: Watching, display: Display) -> None:
             actions = []
         for action in actions:
             _do(action, watching)
-        if story.failure:
-            raise DemoError(story.failure)
+        failure = story.failure or story.stuck(now_ms(), STUCK_SECONDS)
+        if failure:
+            raise DemoError(failure)
         if len(story.steps) > steps:
             steps, heard = len(story.steps), time.monotonic()
         doing, seconds = _waiting_for(story)

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FEW, MANY = 2, 4  # engines at first, and after scaling
+# What does not pass by waiting, as the kubelet calls it.
+HOPELESS = (
+    "CrashLoopBackOff", "CreateContainerConfigError", "CreateContainerError", "ErrImageNeverPull", "ErrImagePull",
+    "ImagePullBackOff", "InvalidImageName", "RunContainerError",
+)  # fmt: skip
 
 Json = dict[str, Any]
 
@@ -82,6 +87,7 @@ class PodStory:
     leaving: bool = False
     gone: bool = False
     note: str = ""
+    stuck_since_ms: int = 0
 
 
 @dataclass
@@ -180,6 +186,15 @@ class Story:
             self.news.append(f"{event.name} is gone")
         pod.gate, pod.ready, pod.leaving, pod.gone = event.gate, event.ready, event.leaving, event.gone
         pod.note = event.note
+        stuck = any(f" {reason}" in event.note for reason in HOPELESS)
+        pod.stuck_since_ms = (pod.stuck_since_ms or event.at_ms) if stuck else 0
+
+    def stuck(self, now_ms: int, seconds: float) -> str:
+        """The first pod that has not been able to start for so long, and why; empty where there is none."""
+        for pod in self.pods.values():
+            if not pod.gone and pod.stuck_since_ms and now_ms - pod.stuck_since_ms > 1000 * seconds:
+                return f"pod {pod.name} cannot start: {pod.note}"
+        return ""
 
     @property
     def settled(self) -> bool:

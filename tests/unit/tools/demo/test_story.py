@@ -103,3 +103,15 @@ def test_news_name_engines_that_are_not_current_and_wrong_answers() -> None:
     told.take(TrainerSaid({"event": "torn", "step": 1, "what": "e1: 3 tokens of version a.1 ..."}))
     assert any("e1: Gone" in line for line in told.news)
     assert any(line.startswith("torn: e1") for line in told.news)
+
+
+def test_a_pod_that_cannot_start_is_named_after_a_while() -> None:
+    """Only what does not pass by waiting, only while it lasts, and not at once."""
+    told = story()
+    told.take(pod("e1", at_ms=1000, note="Pending"))
+    told.take(pod("e2", at_ms=1000, note="engine: ErrImagePull no such image"))
+    told.take(pod("e2", at_ms=31_000, note="engine: ImagePullBackOff no such image"))
+    assert told.stuck(60_000, 60) == ""
+    assert told.stuck(62_000, 60) == "pod e2 cannot start: engine: ImagePullBackOff no such image"
+    told.take(pod("e2", at_ms=63_000, note="Running"))
+    assert told.stuck(200_000, 60) == ""
