@@ -8,7 +8,7 @@ import aiohttp
 import stamina
 from pydantic import ValidationError
 
-from weightsync.errors import PeerError, Refused
+from weightsync.errors import InputError, PeerError, Refused
 from weightsync.records import WireRecord, first_problem
 from weightsync.wire.v1 import Problem
 
@@ -63,13 +63,16 @@ class PeerClient:
             raise PeerError("the client was not started")
         method = "GET" if body is None else "POST"
         data = None if body is None else body.model_dump_json().encode()
-        headers = {**await self._headers(), "Content-Type": "application/json"}
+        try:
+            headers = {**await self._headers(), "Content-Type": "application/json"}
+        except InputError as error:  # the token's file is being replaced, or is gone
+            raise PeerError(f"{address}{path} was not asked: {error}") from error
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(self._connect, seconds))
         try:
             async with self._session.request(
                 method, f"http://{address}{path}", data=data, headers=headers, timeout=limit
             ) as response:
-                text = await response.content.read(MAX_ANSWER)
+                text = await _whole(response, f"{address}{path}")
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
             said = str(error) or type(error).__name__
@@ -88,6 +91,16 @@ class PeerClient:
             with attempt:
                 return await self.call(address, path, answer, body, seconds=seconds)
         raise Unreachable(f"{address}{path} did not answer within {seconds:.1f} s")
+
+
+async def _whole(response: aiohttp.ClientResponse, origin: str) -> bytes:
+    """All of an answer: ``content.read(n)`` would return what happens to be buffered. Bounded by MAX_ANSWER."""
+    text = bytearray()
+    async for chunk in response.content.iter_chunked(1 << 20):
+        text += chunk
+        if len(text) > MAX_ANSWER:
+            raise PeerError(f"{origin} answered more than {MAX_ANSWER} bytes")
+    return bytes(text)
 
 
 def _refusal(address: str, path: str, status: int, text: bytes) -> PeerError:
