@@ -1,6 +1,7 @@
 """Runs protocol.coordinator.Coordinator: messages in, actions out as requests, files and timers."""
 
 import asyncio
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from weightsync.wire.v1 import (
     ShardDigests,
     Welcome,
 )
+from weightsync_agent import lasting
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.naming import Naming
 from weightsync_agent.drivers.programs import Programs
@@ -67,7 +69,8 @@ class Coordination:
         stall_seconds: float,
         status_current: float = STATUS_CURRENT,
     ) -> None:
-        self.machine = Coordinator(uid, ours, stall_seconds=stall_seconds)
+        self.life = secrets.token_hex(4)
+        self.machine = Coordinator(uid, ours, stall_seconds=stall_seconds, life=self.life)
         self._client = client
         self._programs = programs
         self._decisions = decisions
@@ -91,6 +94,7 @@ class Coordination:
             log.warning("the last decision cannot be read; the next publish makes one", why=str(error))
             return
         if decision is not None:
+            self.machine.restored = True
             self.machine.sealed = Sealed(decision.version, decision.label, dict(decision.programs))
 
     # --- events from outside ---
@@ -99,7 +103,7 @@ class Coordination:
         """A new plan."""
         self._feed(e.PlanChanged(plan))
         if self.machine.active and self._ticker is None:
-            self._ticker = asyncio.create_task(self._tick())
+            self._ticker = lasting.begin("coordinator's clock", self._tick())
 
     def _coordinating(self) -> Plan:
         plan = self.machine.plan
@@ -123,7 +127,7 @@ class Coordination:
         if gathered is not None:
             self._expect(version_name(gathered.lineage, gathered.number))
             for each in gathered.ranks.values():
-                self._answer(each, PublishAnswer(lineage=gathered.lineage, number=gathered.number))
+                self._answer(each, PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life))
             self._feed(e.Published(gathered))
         try:
             return await asyncio.wait_for(asyncio.shield(mine), plan.strategy.deadline_seconds)
@@ -213,7 +217,11 @@ class Coordination:
                 await self._send_order(action)
             case e.PersistDecision(sync, term, version, label, programs):
                 decision = Decision(sync=sync, version=version, label=label, term=term, programs=dict(programs))
-                await asyncio.to_thread(self._decisions.write, decision)
+                try:
+                    await asyncio.to_thread(self._decisions.write, decision)
+                except InputError as error:
+                    self._feed(e.DecisionFailed(sync, str(error)))
+                    return
                 self._feed(e.DecisionPersisted(sync))
             case e.SendCommit():
                 await self._send_commit(action)
@@ -328,7 +336,7 @@ class Coordination:
     async def close(self) -> None:
         """Stop all tasks."""
         if self._ticker is not None:
-            self._ticker.cancel()
+            await lasting.end([self._ticker])
         await self._background.close()
 
 

@@ -21,6 +21,8 @@ from weightsync_agent.protocol.repair import backoff
 from weightsync_agent.protocol.sync import Member, MemberState, Sync, percentile
 from weightsync_agent.protocol.table import Machine, Row
 
+COMMIT_GRACE = 2.0  # after that, for the last answer to arrive
+WELCOME_SECONDS = 5.0  # between two welcomes of an engine: it may have been restarted, or missed the first
 COMMIT_SECONDS = 15.0  # for all tries of one engine's commit: it may hold the next version no longer
 
 
@@ -51,7 +53,8 @@ class Known:
     version: str = ""
     failures: int = 0
     retry_at: float = 0.0
-    welcomed: bool = False
+    welcome_at: float = 0.0
+    asked: bool = False  # it has said what it serves, in this life of ours
     reason: str = ""
     message: str = ""
 
@@ -82,11 +85,12 @@ class LastSync:
 
 
 class Coordinator(Machine[CoordinatorState]):
-    """See the module's rules. names: makes the id of the n-th sync of this life."""
+    """See the module's rules. life: a nonce of this process, so that no sync's id is ever used twice."""
 
-    def __init__(self, uid: str, ours: Capabilities, *, stall_seconds: float) -> None:
+    def __init__(self, uid: str, ours: Capabilities, *, stall_seconds: float, life: str = "0") -> None:
         super().__init__(CoordinatorState.IDLE)
         self.uid = uid
+        self.life = life
         self.ours = ours
         self.stall_seconds = stall_seconds
         self.plan: Plan | None = None
@@ -99,6 +103,7 @@ class Coordinator(Machine[CoordinatorState]):
         self.last: LastSync | None = None
         self.count = 0
         self.published = 0
+        self.restored = False  # sealed comes from a former life
         self.error: tuple[str, str] = ("", "")
 
     @property
@@ -109,7 +114,9 @@ class Coordinator(Machine[CoordinatorState]):
     # --- the plan ---
 
     def _plan(self, event: e.PlanChanged, now: float) -> list[object]:
-        self.plan, self.term = event.plan, max(self.term, event.plan.term)
+        self.plan = event.plan
+        if event.plan.coordinator == self.uid:
+            self.term = max(self.term, event.plan.term)  # a successor's term is not ours to use
         wanted = {engine.key: engine for engine in event.plan.engines}
         for key in [key for key in self.engines if key not in wanted]:
             del self.engines[key]
@@ -117,6 +124,8 @@ class Coordinator(Machine[CoordinatorState]):
             known = self.engines.setdefault(key, Known(engine))
             known.engine = engine
         actions: list[object] = [e.Changed()]
+        if self.sync is not None and event.plan.coordinator != self.uid and self.state in _UNDECIDED:
+            return actions + self._abort("NotCoordinator", "another coordinator took over", now)
         if self.sync is not None:
             for key, member in self.sync.members.items():
                 if key not in wanted and member.state is not MemberState.CURRENT:
@@ -162,21 +171,31 @@ class Coordinator(Machine[CoordinatorState]):
         if not self.plan.engines:
             return [self._ended(gathered, "NoTargets", "the plan has no engine"), *self._next(now)]
         self.published += 1
+        excluded = self._left_to_repairs()
         actions = self._start(gathered, self.plan, list(self.engines.values()), now)
         if self.sync is not None:
             for known in self.engines.values():
-                if known.failures:  # it may not hold the others; a repair looks after it
+                if known in excluded:
                     message = f"{known.engine.name} is behind and being repaired: {known.message}"
                     self.sync.out(self.sync.members[known.engine.key], "Behind", known.reason, message)
-        asked = [a for a in actions if not isinstance(a, e.AskGrant) or not self.engines[a.engine].failures]
+        asked = [a for a in actions if not isinstance(a, e.AskGrant) or self.engines[a.engine] not in excluded]
         return asked + self._advance(now)
+
+    def _left_to_repairs(self) -> list[Known]:
+        """Engines that failed: they may not hold the others. Only those that a repair can help, and never all."""
+        failing = [known for known in self.engines.values() if known.failures and self._repairable(known)]
+        return failing if len(failing) < len(self.engines) else []
+
+    def _repairable(self, known: Known) -> bool:
+        return self.sealed is not None and all(t.rank.program in self.sealed.roots for t in known.engine.targets)
 
     def _start(
         self, gathered: Gathered, plan: Plan, engines: list[Known], now: float, repair: Sealed | None = None
     ) -> list[object]:
         self.count += 1
         self.sync = Sync(
-            id=f"{self.uid}/{self.term}/{self.count}",
+            id=f"{self.uid}/{self.life}/{self.count}",
+            term=self.term,
             lineage=gathered.lineage,
             number=gathered.number,
             label=gathered.label,
@@ -193,7 +212,7 @@ class Coordinator(Machine[CoordinatorState]):
                 engine=member.engine.key,
                 target=target,
                 request=GrantRequest(
-                    term=self.term,
+                    term=self.sync.term,
                     coordinator=self.uid,
                     sync=self.sync.id,
                     rank=target.rank.rank,
@@ -274,6 +293,13 @@ class Coordinator(Machine[CoordinatorState]):
         self.broken = {name: (event.reason, event.message)}
         return []
 
+    def _broken_later(self, event: e.PublishBroken, now: float) -> list[object]:
+        """What is decided is finished; only a version that waits can still be dropped."""
+        name = version_name(event.lineage, event.number)
+        if self.queued is not None and version_name(self.queued.lineage, self.queued.number) == name:
+            return self._drop_queued("Failed", event.reason, event.message)
+        return []
+
     def _abort(self, reason: str, message: str, now: float) -> list[object]:
         self.error = (reason, message)
         if self.sync is not None:
@@ -295,7 +321,7 @@ class Coordinator(Machine[CoordinatorState]):
             return self._finish(now)
         if self.state is CoordinatorState.GRANTING and not sync.live(MemberState.GRANTING):
             self.state = CoordinatorState.STAGING
-            orders = sync.orders(self.term, self.stall_seconds)
+            orders = sync.orders(sync.term, self.stall_seconds)
             return [e.SendOrder(writer, order) for writer, order in orders.values()]
         if self.state is CoordinatorState.STAGING and not sync.live(MemberState.STAGING):
             return self._decide(now)
@@ -315,13 +341,13 @@ class Coordinator(Machine[CoordinatorState]):
             return []
         sync.version, sync.roots = decided
         self.state = CoordinatorState.DECIDING
-        return [e.PersistDecision(sync.id, self.term, sync.version, sync.label, sync.roots)]
+        return [e.PersistDecision(sync.id, sync.term, sync.version, sync.label, sync.roots)]
 
     def _commit(self, event: e.DecisionPersisted, now: float) -> list[object]:
         sync = self.sync
         if sync is None or sync.version is None:
             return []
-        self.sealed = Sealed(sync.version, sync.label, dict(sync.roots))
+        self.sealed, self.restored = Sealed(sync.version, sync.label, dict(sync.roots)), False
         self.error = ("", "")
         sync.commit_until = now + COMMIT_SECONDS
         actions: list[object] = []
@@ -330,11 +356,14 @@ class Coordinator(Machine[CoordinatorState]):
             actions.append(self._send_commit(sync, member, now))
         return actions or self._finish(now)
 
+    def _undecided(self, event: e.DecisionFailed, now: float) -> list[object]:
+        return self._abort("DecisionNotWritten", event.message, now)
+
     def _send_commit(self, sync: Sync, member: Member, now: float) -> e.SendCommit:
         member.commit_tries += 1
         member.retry_at = None
         timeout = max(1.0, sync.commit_until - now)
-        return e.SendCommit(member.engine, sync.commit_request(member, self.term, self.uid), timeout)
+        return e.SendCommit(member.engine, sync.commit_request(member, sync.term, self.uid), timeout)
 
     def _committed(self, event: e.CommitDone, now: float) -> list[object]:
         sync = self.sync
@@ -381,7 +410,7 @@ class Coordinator(Machine[CoordinatorState]):
             for target in member.engine.targets
             if not ordered and target.rank.rank in member.grants
         ]
-        actions: list[object] = voided + [e.EndOrder(w, sync.id, self.term, decided) for w in sync.writers.values()]
+        actions: list[object] = voided + [e.EndOrder(w, sync.id, sync.term, decided) for w in sync.writers.values()]
         nbytes = sum(m.nbytes for m in sync.members.values())
         if sync.repair is None:
             self._figures(sync, nbytes, now)
@@ -446,9 +475,11 @@ class Coordinator(Machine[CoordinatorState]):
         if not self.active:
             return []
         if self.sealed is None:
-            return self._welcome()
+            return self._welcome(now)
         due = [k for k in self.engines.values() if k.standing is not Standing.CURRENT and k.retry_at <= now]
-        able = [k for k in due if all(t.rank.program in self.sealed.roots for t in k.engine.targets)]
+        if self.restored:  # they may well serve it already: asked first, or their sealed arenas would be lost
+            due = [k for k in due if k.asked]
+        able = [k for k in due if self._repairable(k)]
         for known in due:
             if known not in able:
                 known.reason = "ProgramNotFilled"
@@ -463,10 +494,10 @@ class Coordinator(Machine[CoordinatorState]):
         gathered = Gathered(v.lineage, v.number, self.sealed.label, {}, now)
         return self._start(gathered, self.plan, together, now, repair=self.sealed)
 
-    def _welcome(self) -> list[object]:
-        new = [known for known in self.engines.values() if not known.welcomed]
+    def _welcome(self, now: float) -> list[object]:
+        new = [known for known in self.engines.values() if now >= known.welcome_at]
         for known in new:
-            known.welcomed = True
+            known.welcome_at = now + WELCOME_SECONDS
         return [e.SendWelcome(known.engine, self.term) for known in new]
 
     # --- time and status ---
@@ -481,19 +512,26 @@ class Coordinator(Machine[CoordinatorState]):
                 lack = f"{len(member.pending)} routes" if member.pending else "its handshake"
                 message = f"{member.engine.name}: {lack} unfinished after {now - sync.started:.1f} s"
                 sync.out(member, "Failed", "DeadlineExceeded", message)
-            if self.state is CoordinatorState.STAGING and sync.live() and sync.decide() is None:
+            actions = self._advance(now)
+            if self.state is CoordinatorState.STAGING and self.sync is sync:
+                # Every live member is staged, and still it cannot be said what the version is.
                 return self._abort("ShardsMissing", "a source did not report its shard by the deadline", now)
-            return self._advance(now)
-        return [
-            self._send_commit(sync, member, now)
-            for member in sync.live(MemberState.COMMITTING)
-            if member.retry_at is not None and member.retry_at <= now
-        ]
+            return actions
+        if self.state is not CoordinatorState.COMMITTING:
+            return []
+        again: list[object] = []
+        for member in sync.live(MemberState.COMMITTING):
+            if now > sync.commit_until + COMMIT_GRACE:
+                sync.out(member, "Failed", "CommitUnanswered", f"{member.engine.name} did not answer its commit")
+            elif member.retry_at is not None and member.retry_at <= now:
+                again.append(self._send_commit(sync, member, now))
+        return again + self._advance(now)
 
     def _status(self, event: e.StatusSeen, now: float) -> list[object]:
         known = self.engines.get(event.engine)
         if known is None or event.status is None:
             return []
+        known.asked = True
         status, sealed = event.status, self.sealed
         if status.incarnation != known.engine.incarnation:
             return []
@@ -538,7 +576,10 @@ Coordinator.table = {
         (state, e.PublishBroken): (Row(None, Coordinator._broken, name="that version is never whole", may=_ANY),)
         for state in (_S.IDLE, _S.GRANTING, _S.STAGING)
     },
-    **_late(e.PublishBroken, _S.DECIDING, _S.COMMITTING),
+    **{
+        (state, e.PublishBroken): (Row(state, Coordinator._broken_later, name="a version that waits is never whole"),)
+        for state in (_S.DECIDING, _S.COMMITTING)
+    },
     **{
         (state, e.GrantGiven): (Row(state, Coordinator._too_late, name="late: nobody was ordered to write"),)
         for state in (_S.IDLE, _S.STAGING, _S.DECIDING, _S.COMMITTING)
@@ -571,6 +612,11 @@ Coordinator.table = {
         Row(_S.COMMITTING, Coordinator._commit, lambda m, ev: bool(m.sync.live()), "commit"),
         Row(None, Coordinator._commit, name="every member left meanwhile", may=(_S.IDLE, _S.GRANTING)),
     ),
+    (_S.DECIDING, e.DecisionFailed): (
+        Row(None, Coordinator._undecided, lambda m, ev: _of_sync(m, ev.sync), "nothing was committed: give up", _ANY),
+        Row(_S.DECIDING, name="late: of a member or a sync that has ended"),
+    ),
+    **_late(e.DecisionFailed, _S.IDLE, _S.GRANTING, _S.STAGING, _S.COMMITTING),
     **_late(e.CommitDone, _S.IDLE, _S.GRANTING, _S.STAGING, _S.DECIDING),
     **_late(e.CommitFailed, _S.IDLE, _S.GRANTING, _S.STAGING, _S.DECIDING),
     (_S.COMMITTING, e.CommitDone): (

@@ -101,6 +101,14 @@ class DecisionPersisted:
 
 
 @dataclass(frozen=True)
+class DecisionFailed:
+    """The decision could not be written: nothing was committed."""
+
+    sync: str
+    message: str
+
+
+@dataclass(frozen=True)
 class CommitDone:
     """An engine serves the version."""
 

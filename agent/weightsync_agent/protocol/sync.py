@@ -69,6 +69,7 @@ class Sync:
     """
 
     id: str
+    term: int
     lineage: str
     number: int
     label: str

@@ -318,6 +318,7 @@ class PublishAnswer(WireRecord):
 
     lineage: Hex16
     number: Annotated[int, Field(ge=1)]
+    life: str = ""  # of the coordinator: a new one knows no names yet and must be told
 
 
 class PublishTrouble(WireRecord):

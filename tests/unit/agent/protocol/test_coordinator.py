@@ -17,7 +17,14 @@ from weightsync.wire.v1 import (
     WriterId,
 )
 from weightsync_agent.protocol import events as e
-from weightsync_agent.protocol.coordinator import COMMIT_SECONDS, Coordinator, CoordinatorState, Standing
+from weightsync_agent.protocol.coordinator import (
+    COMMIT_GRACE,
+    COMMIT_SECONDS,
+    WELCOME_SECONDS,
+    Coordinator,
+    CoordinatorState,
+    Standing,
+)
 from weightsync_agent.protocol.gather import Gathered
 
 T = TypeVar("T")
@@ -34,10 +41,10 @@ def engine(name: str) -> Engine:
     return Engine(name=name, leader=name, address=name, incarnation="1", targets=(target,))
 
 
-def plan(*names: str, deadline: int = 60) -> Plan:
+def plan(*names: str, deadline: int = 60, coordinator: str = "src", term: int = 1) -> Plan:
     ranks = (SourceRank(rank=0, world_size=1, nonce=LINEAGE),)
     return Plan(
-        name="ns/x", term=1, generation=1, coordinator="src", strategy=Strategy(deadline_seconds=deadline),
+        name="ns/x", term=term, generation=1, coordinator=coordinator, strategy=Strategy(deadline_seconds=deadline),
         sources=(Source(uid="src", pod="src", address="src", ranks=ranks),), engines=tuple(map(engine, names)),
     )  # fmt: skip
 
@@ -260,11 +267,14 @@ def test_an_engine_that_leaves_the_plan_in_a_sync_is_gone() -> None:
     assert w.decide().commit("b").outcomes() == {"a": "Gone", "b": "Current"}
 
 
-def test_new_engines_are_welcomed_once_while_nothing_was_published() -> None:
-    """Their initial gate may open."""
+def test_new_engines_are_welcomed_while_nothing_was_published() -> None:
+    """Their initial gate may open; the welcome comes again, since an engine may have missed it."""
     w = World("a")
     assert [welcome.engine.name for welcome in w.of(e.SendWelcome)] == ["a"]
-    assert w.feed(e.PlanChanged(plan("a", "b")), e.Tick()).of(e.SendWelcome)[0].engine.name == "b"
+    w.feed(e.PlanChanged(plan("a", "b")), e.Tick())
+    assert [welcome.engine.name for welcome in w.of(e.SendWelcome)] == ["b"]
+    w.now = WELCOME_SECONDS
+    assert len(w.feed(e.Tick()).of(e.SendWelcome)) == 2
 
 
 def test_an_engine_that_serves_something_else_is_repaired() -> None:
@@ -324,3 +334,79 @@ def test_an_engine_that_leaves_the_plan_in_its_commit_is_gone() -> None:
     w = World("a", "b").publish().grant("a", "b").shard().verify("a", "b").decide().commit("b")
     w.feed(e.PlanChanged(plan("b")))
     assert w.outcomes() == {"a": "Gone", "b": "Current"}
+
+
+def test_an_engine_that_failed_before_anything_was_decided_is_in_the_next_version() -> None:
+    """No repair can help it, so nothing may exclude it."""
+    w = World("a").publish().refuse("a")
+    assert w.outcomes() == {"a": "Failed"}
+    assert w.whole("a", number=2).outcomes() == {"a": "Current"}
+
+
+def test_not_all_engines_are_left_to_repairs() -> None:
+    """Where each of them failed, a publish asks all: else nothing would be decided again."""
+    w = World("a").whole("a")
+    w.outcome()
+    w.publish(2).refuse("a")
+    w.outcome()
+    assert w.whole("a", number=3).outcomes() == {"a": "Current"}
+
+
+def test_a_deposed_coordinator_never_uses_its_successors_term() -> None:
+    """Undecided: it gives up. Decided: it finishes in its own term."""
+    w = World("a").publish().grant("a")
+    w.feed(e.PlanChanged(plan("a", coordinator="other", term=2)))
+    assert w.outcome().reason == "NotCoordinator"
+    w = World("a").publish().grant("a").shard().verify("a")
+    w.feed(e.PlanChanged(plan("a", coordinator="other", term=2))).decide()
+    (commit,) = w.of(e.SendCommit)
+    assert commit.request.term == 1
+
+
+def test_a_decision_that_cannot_be_written_ends_the_version() -> None:
+    """A full volume: nothing is committed, and the next version has its chance."""
+    w = World("a").publish().grant("a").shard().verify("a")
+    w.feed(e.DecisionFailed(w.sync, "no room"))
+    assert w.outcome().reason == "DecisionNotWritten"
+    assert w.of(e.SendCommit) == []
+    assert w.whole("a", number=2).outcomes() == {"a": "Current"}
+
+
+def test_a_commit_without_any_answer_ends() -> None:
+    """Neither done nor failed is heard of: after the grace it is an outcome."""
+    w = World("a").publish().grant("a").shard().verify("a").decide()
+    w.now = COMMIT_SECONDS + COMMIT_GRACE + 0.1
+    assert w.feed(e.Tick()).outcomes() == {"a": "Failed"}
+
+
+def test_a_repair_whose_bytes_changed_ends_at_the_deadline_too() -> None:
+    """One member late, the other staged, and the shard is not the decided one: given up, nothing raised."""
+    w = World("a", deadline=10).whole("a").feed(e.PlanChanged(plan("a", "b", "c", deadline=10)))
+    w.grant("b", "c").verify("b").shard(digest="9")
+    w.of(e.SendCommit)
+    w.now = 10.0
+    w.feed(e.Tick())
+    assert w.machine.sync is None
+    assert w.of(e.SendCommit) == []
+
+
+def test_after_a_restart_engines_are_asked_before_they_are_repaired() -> None:
+    """They may serve the decided version, with a sealed arena that a repair would spoil."""
+    before = World("a").whole("a")
+    w = World()
+    w.machine.sealed, w.machine.restored = before.machine.sealed, True
+    w.feed(e.PlanChanged(plan("a")), e.Tick())
+    assert w.of(e.AskGrant) == []
+    version = f"{LINEAGE}.1"
+    w.feed(e.StatusSeen("a/1", AgentStatus(uid="a", term=1, incarnation="1", version=version, journal="Current")))
+    assert w.machine.engines["a/1"].standing is Standing.CURRENT
+    assert w.of(e.AskGrant) == []
+
+
+def test_a_version_that_waits_and_breaks_is_dropped() -> None:
+    """While another is committed: the broken one is never begun."""
+    w = World("a").publish().grant("a").shard().verify("a").decide().publish(2)
+    w.feed(e.PublishBroken(LINEAGE, 2, "InvalidInput", "why"))
+    assert w.outcome().reason == "InvalidInput"
+    w.of(e.AskGrant)
+    assert w.commit("a").of(e.AskGrant) == []
