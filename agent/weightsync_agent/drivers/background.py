@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -11,20 +11,35 @@ from weightsync_agent.observability import metrics
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[..., T], *args: object) -> T:
+    """What ``work`` returns, from a thread. A caller that is cancelled goes on only once the thread has ended.
+
+    Otherwise whoever cancels would close files and mappings under a thread that still uses them.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.gather(running, return_exceptions=True)
+        raise
+
 
 class Background:
-    """The tasks of one part of the agent. failed: told of each task's error, after it was logged."""
+    """The tasks of one part of the agent."""
 
-    def __init__(self, part: str, failed: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(self, part: str) -> None:
         self._part = part
-        self._failed = failed
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it to its end."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run it to its end. The task is the caller's to cancel, not to keep alive."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -36,8 +51,6 @@ class Background:
             log.warning("background work failed", part=self._part, reason=reason, why=str(error))
         else:
             log.error("background work failed", part=self._part, why=str(error), exc_info=error)
-        if self._failed is not None:
-            self._failed(error)
 
     async def close(self) -> None:
         """Cancel what still runs, and wait for it."""

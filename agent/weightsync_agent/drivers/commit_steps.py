@@ -100,9 +100,9 @@ class StepRunner:
 
     async def _apply(self, context: CommitContext) -> None:
         began = time.monotonic()
-        for target in self._targets.values():
-            await target.apply_begins()
         try:
+            for target in self._targets.values():
+                await target.apply_begins()
             await self._adapter.apply(context.arenas)
         finally:
             for target in self._targets.values():

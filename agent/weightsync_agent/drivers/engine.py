@@ -10,7 +10,7 @@ import structlog
 from weightsync.announcement import Announcement, TargetRank
 from weightsync.arena import NO_GRANT, Header
 from weightsync.convert.program import CopyProgram
-from weightsync.errors import EngineError, InputError, Refused, TransferError, WeightSyncError
+from weightsync.errors import EngineError, InputError, Refused, WeightSyncError
 from weightsync.version import Version
 from weightsync.wire.v1 import (
     Accepted,
@@ -24,7 +24,7 @@ from weightsync.wire.v1 import (
     VoidRequest,
     Welcome,
 )
-from weightsync_agent.drivers.background import Background
+from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
@@ -53,6 +53,11 @@ log = structlog.get_logger(__name__)
 
 SILENT_AFTER = 2  # unanswered looks in a row: one may be a busy engine
 NO_ROOT = "0" * 64
+
+
+def _ended() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class EngineDriver:
@@ -94,7 +99,9 @@ class EngineDriver:
         self._answer: asyncio.Future[None] | None = None
         self._committing = asyncio.Lock()
         self._pausing: asyncio.Task[None] | None = None
-        self._background = Background("engine", self._resolve)
+        self._looking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._background = Background("engine")
 
     # --- watching ---
 
@@ -131,6 +138,8 @@ class EngineDriver:
 
     def _feed(self, event: object, **detail: str) -> None:
         before = self.machine.state
+        if isinstance(event, m.Silent) and before is not m.LeaderState.COMMITTING:
+            self._end_look()
         actions = self.machine.handle(event, time.monotonic())
         if self.machine.state is not before:
             log.info("engine", was=before.name, now=self.machine.state.name, on=type(event).__name__, **detail)
@@ -140,7 +149,8 @@ class EngineDriver:
     def _act(self, action: object) -> None:
         match action:
             case m.Look():
-                self._background.spawn(self._look())
+                self._end_look()
+                self._looking = self._background.spawn(self._look(self._looking))
             case m.SetGate(open_, reason, message):
                 metrics.GATE.set(int(open_))
                 self._own_pod.set_gate(open_, reason, message if not open_ else "")
@@ -148,7 +158,7 @@ class EngineDriver:
                 self._announce()
             case m.KeepPaused():
                 if self._pausing is None or self._pausing.done():
-                    self._pausing = asyncio.create_task(self._keep_paused())
+                    self._pausing = self._background.spawn(self._keep_paused())
             case m.RunStep():
                 self._background.spawn(self._step(action))
             case m.AnswerCommit():
@@ -168,29 +178,51 @@ class EngineDriver:
 
     # --- a look at a life ---
 
-    async def _look(self) -> None:
-        try:
-            event = await self._describe()
-        except (EngineError, TransferError, InputError) as error:
-            log.warning("the engine could not be looked at", why=str(error))
-            event = m.LookFailed(str(error))
-        self._feed(event)
-        if isinstance(event, m.Seen) and not event.problem:
-            match event.recovery:
-                case Reapply(version, _, grants):
-                    await self._reapply(version, tuple(sorted(grants.items())))
-                case Fresh() if self._initial_gate is not None:
-                    self._background.spawn(self._ask_initial_gate())
+    def _end_look(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
 
-    async def _describe(self) -> m.Seen | m.LookFailed:
+    async def _look(self, before: asyncio.Task[None] | None) -> None:
+        """One at a time, and none while a commit runs: its standstill ends with a resume, whoever paused since."""
+        if before is not None:
+            await asyncio.wait({before})
+        async with self._committing:
+            try:
+                event: m.Seen | m.LookFailed = await self._describe()
+            except WeightSyncError as error:
+                log.warning("the engine could not be looked at", why=str(error))
+                event = m.LookFailed(str(error))
+            except Exception as error:
+                if not _ended():
+                    self._feed(m.LookFailed(f"{type(error).__name__}: {error}"))
+                raise
+            if _ended():  # the standstill's own failure hid the cancellation
+                raise asyncio.CancelledError
+            self._feed(event)
+            if isinstance(event, m.Seen) and not event.problem:
+                match event.recovery:
+                    case Reapply(version, _, grants):
+                        await self._reapply(version, tuple(sorted(grants.items())))
+                    case Fresh() if self._asking is None or self._asking.done():
+                        self._asking = self._background.spawn(self._ask_initial_gate())
+
+    async def _describe(self) -> m.Seen:
+        """To be called with ``_committing`` held."""
+        if self._pausing is not None and not self._pausing.done():
+            self._pausing.cancel()  # it was meant for another life, and would stop this one once it lands
+            await asyncio.wait({self._pausing})
         adapter = self._adapter
         adapter.forget()
         info = await adapter.info()
         if info.refusal:
-            return m.Seen("", Fresh(), info.refusal)
-        journal, unreadable = self._read_journal()
+            return m.Seen("", Fresh(), info.refusal, info.weight_version)
+        journal, unreadable = await in_thread(self._read_journal)
         fresh = journal is None and not unreadable
-        kept = journal is not None and info.weight_version == journal.version.name
+        kept = (
+            journal is not None
+            and journal.state is JournalState.CURRENT
+            and info.weight_version == journal.version.name
+        )
         if fresh:
             await adapter.ready()
         elif not kept:
@@ -206,7 +238,8 @@ class EngineDriver:
                 await adapter.pin([self._ref(rank, NO_GRANT, NO_ROOT) for rank in info.ranks])
         incarnation = engine_incarnation(descriptions)
         self._base = info.weight_version if fresh else ""
-        return m.Seen(incarnation, await self._recovery(journal, unreadable, info, incarnation), problem)
+        recovery = await self._recovery(journal, unreadable, info, incarnation)
+        return m.Seen(incarnation, recovery, problem, info.weight_version)
 
     def _read_journal(self) -> tuple[Journal | None, str]:
         try:
@@ -235,8 +268,9 @@ class EngineDriver:
             if known is not None and known.program.digest == program.digest:
                 continue
             if known is not None:
+                del self.targets[program.rank]
                 await known.close()
-            self._programs.put(program)
+            await in_thread(self._programs.put, program)
             target = RankTarget(program, self._volume.arenas, self._start, self._limit)
             await target.open()
             self.targets[program.rank] = target
@@ -272,7 +306,12 @@ class EngineDriver:
         while self.machine.state is m.LeaderState.FRESH and self._initial_gate is not None:
             if self._own_pod.gate is not None and self._own_pod.gate.status:
                 return
-            if await self._initial_gate():
+            try:
+                allowed = await self._initial_gate()
+            except WeightSyncError as error:
+                log.warning("whether the initial gate may open is not known yet", why=str(error))
+                allowed = False
+            if allowed:
                 self._feed(m.Welcomed(True))
                 return
             await asyncio.sleep(1.0)
@@ -294,6 +333,7 @@ class EngineDriver:
     async def commit(self, request: CommitRequest) -> CommitAnswer:
         """The decision. Idempotent: answered at once where the engine serves that version."""
         self.fence.raise_to(request.term, request.coordinator)
+        self._check_present()  # a look may last as long as the engine's start: nobody waits for that here
         async with self._committing:
             if not self.machine.serves(request.version):
                 await self._apply(request)
@@ -305,7 +345,15 @@ class EngineDriver:
                 apply_seconds=context.apply_seconds if context else 0.0,
             )
 
+    def _check_present(self) -> None:
+        if self.machine.state in (m.LeaderState.ABSENT, m.LeaderState.LOOKING):
+            raise Refused(f"the engine is not there: {self.machine.state.value}", reason="EngineSilent", status=503)
+
     async def _apply(self, request: CommitRequest) -> None:
+        current = self.machine.version
+        wanted = request.version
+        if current is not None and (current.lineage == wanted.lineage and wanted.number < current.number):
+            raise Refused(f"version {wanted.name} is older than the engine's {current.name}", reason="StaleVersion")
         capabilities = await self._adapter.capabilities()
         why = refusal(capabilities, request.strategy.pause_mode)
         if why:
@@ -321,12 +369,12 @@ class EngineDriver:
         await self._run_commit(request.version, grants, request.strategy.pause_mode, request.label)
 
     async def _reapply(self, version: Version, grants: tuple[tuple[int, str], ...]) -> None:
-        journal, _ = self._read_journal()
-        async with self._committing:
-            try:
-                await self._run_commit(version, grants, "Abort", journal.label if journal else "")
-            except (Refused, EngineError) as error:
-                log.warning("the version could not be reapplied; the engine waits for a sync", why=str(error))
+        """To be called with ``_committing`` held."""
+        journal, _ = await in_thread(self._read_journal)
+        try:
+            await self._run_commit(version, grants, "Abort", journal.label if journal else "")
+        except (Refused, EngineError) as error:
+            log.warning("the version could not be reapplied; the engine waits for a sync", why=str(error))
 
     async def _run_commit(
         self, version: Version, grants: tuple[tuple[int, str], ...], pause_mode: PauseMode, label: str
@@ -334,10 +382,10 @@ class EngineDriver:
         capabilities = await self._adapter.capabilities()
         mode: PauseMode = "Abort" if refusal(capabilities, pause_mode) else pause_mode
         event = m.CommitAsked(version, grants, commit_steps(capabilities, mode))
+        if self._pausing is not None and not self._pausing.done():
+            await asyncio.wait({self._pausing})  # a pause that arrives after our continue would stop a whole engine
         if not self.machine.takes(event):
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
-        if self._pausing is not None and not self._pausing.done():
-            await self._pausing  # a pause that arrives after our continue would stop a whole engine
         self._context = CommitContext(
             version=version,
             label=label,
@@ -363,6 +411,11 @@ class EngineDriver:
             log.warning("commit step failed", step=action.step.name, version=action.version.name, why=str(error))
             metrics.COMMITS.labels(outcome=error.reason).inc()
             self._feed(m.StepFailed(error.reason, str(error), error.retryable))
+        except Exception as error:  # a bug, and no reason to commit for ever: whether it had an effect is unknown
+            reason = type(error).__name__
+            metrics.COMMITS.labels(outcome=reason).inc()
+            self._feed(m.StepFailed(reason, f"{reason}: {error}", True))
+            raise
         else:
             self._feed(m.StepDone())
 
@@ -378,8 +431,7 @@ class EngineDriver:
     async def grant(self, request: GrantRequest) -> Grant:
         """A coordinator's handshake with one rank."""
         self.fence.raise_to(request.term, request.coordinator)
-        if self.machine.state in (m.LeaderState.ABSENT, m.LeaderState.LOOKING):
-            raise Refused(f"the engine is not there: {self.machine.state.value}", reason="EngineSilent", status=503)
+        self._check_present()
         if self.machine.state is m.LeaderState.REFUSED:
             raise Refused(self.machine.problem, reason="EngineRefused", status=422)
         if self.machine.state is m.LeaderState.COMMITTING:
@@ -425,6 +477,7 @@ class EngineDriver:
 
     async def readback(self) -> tuple[str, bool]:
         """(version, whether the engine's parameters are, byte for byte, the sealed replica)."""
+        self._check_present()
         async with self._committing:
             version = self.machine.version
             if self.machine.state is not m.LeaderState.CURRENT or version is None:
@@ -435,8 +488,9 @@ class EngineDriver:
                 if header.version != version:
                     raise Refused(f"rank {rank}'s arena is being filled anew", reason="Busy", status=503)
                 refs.append(self._ref(rank, header.grant, version.root))
-                await target.apply_begins()
             try:
+                for target in self.targets.values():
+                    await target.apply_begins()
                 async with self._adapter.standstill():
                     found = await self._adapter.readback(refs)
             finally:
@@ -446,8 +500,6 @@ class EngineDriver:
 
     async def close(self) -> None:
         """End the workers; arenas and journal stay."""
-        if self._pausing is not None:
-            self._pausing.cancel()
         await self._background.close()
         for target in self.targets.values():
             await target.close()

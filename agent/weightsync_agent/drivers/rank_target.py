@@ -25,7 +25,7 @@ from weightsync.wire.v1 import (
     VoidRequest,
 )
 from weightsync_agent.arenas.sizing import check_room
-from weightsync_agent.drivers.background import Background
+from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.observability import metrics
 from weightsync_agent.protocol import target as t
@@ -35,6 +35,8 @@ from weightsync_agent.transfer.supervisor import TransferWorker
 log = structlog.get_logger(__name__)
 
 StartWorker = Callable[[str], Awaitable[TransferWorker]]
+
+PREFAULT = 256 << 20  # bytes at once: mapping pages holds the interpreter's lock, and others must run in between
 
 
 class RankTarget:
@@ -56,8 +58,13 @@ class RankTarget:
 
     async def open(self) -> None:
         """Take over the arena that is there, or make one; start the worker; register once."""
-        self._arena = self._reopen() or self._create()
-        await self._register()
+        self._arena = self._reopen() or await self._create()
+        try:
+            await self._register()
+        except BaseException:
+            self._arena.close()  # or its lock would keep the next look from taking the same file over
+            self._arena = None
+            raise
 
     def _reopen(self) -> Arena | None:
         if not self.path.exists():
@@ -75,20 +82,32 @@ class RankTarget:
             return None
         return arena
 
-    def _create(self) -> Arena:
-        check_room(self.program.layout.nbytes, self._limit, f"the arena of rank {self.program.rank}")
+    async def _create(self) -> Arena:
+        nbytes = self.program.layout.nbytes
+        check_room(nbytes, self._limit, f"the arena of rank {self.program.rank}")
         arena = Arena.create(
             self.path,
             layout=self.program.layout.digest,
             program=self.program.digest,
-            nbytes=self.program.layout.nbytes,
+            nbytes=nbytes,
         )
-        arena.prefault([(0, self.program.layout.nbytes)])
+        try:
+            await in_thread(arena.prefault, [(at, min(at + PREFAULT, nbytes)) for at in range(0, nbytes, PREFAULT)])
+        except BaseException:
+            arena.close()
+            raise
         return arena
 
     async def _register(self) -> None:
-        self._worker = await self._start(f"target-{self.program.rank}")
-        self._region = await self._worker.attach(self.path)
+        """Start a worker that has the arena registered; where that fails, no region of an earlier one is left."""
+        self._region = None
+        worker = await self._start(f"target-{self.program.rank}")
+        try:
+            region = await worker.attach(self.path)
+        except BaseException:
+            await worker.close()
+            raise
+        self._worker, self._region = worker, region
 
     async def close(self) -> None:
         """End the worker, keep the arena's file."""
@@ -117,6 +136,9 @@ class RankTarget:
         header = self.arena.header
         if header.state is not ArenaState.SEALED or header.version != version or rank.program != self.program.digest:
             return False
+        async with self._lock:
+            if self.machine.state is not t.TargetState.FENCING:
+                await self._living_worker()
         found = await self.worker.digest(self.path, [Bucket(offset=b.offset, nbytes=b.nbytes) for b in rank.buckets])
         if tuple(found) != rank.buckets:
             log.error("the sealed arena's bytes are not those of the journal", rank=rank.rank, version=version.name)
@@ -133,6 +155,9 @@ class RankTarget:
         async with self._lock:
             self.machine.check_ask(request)
             await self._living_worker()
+            region = self._region
+            if region is None:
+                raise TransferError(f"rank {self.program.rank} has no registered arena")
             agree(request.ours, self.worker.capabilities)
             actions = self._handle(t.Ask(request, secrets.token_hex(16)))
             for action in actions:
@@ -143,29 +168,30 @@ class RankTarget:
                 if isinstance(action, t.WriteFilling):
                     self.arena.fill(action.grant)
             given = next(action for action in actions if isinstance(action, t.GiveGrant))
-        if self._region is None:
-            raise TransferError(f"rank {self.program.rank} has no registered arena")
-        return Grant(grant=given.grant, region=self._region, theirs=self.worker.capabilities)
+        return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities)
 
     async def _replace_worker(self) -> None:
-        event = await self._fence()
+        """Feed what became of it, whatever that is: no failure may leave the rank fencing."""
+        try:
+            await self._fence()
+        except Exception as error:
+            async with self._lock:
+                self._handle(t.FenceFailed(f"{type(error).__name__}: {error}"))
+            raise
         async with self._lock:
-            self._handle(event)
+            self._handle(t.Fenced())
 
-    async def _fence(self) -> object:
+    async def _fence(self) -> None:
         """Writers of the old grant may still write: only the death of the process that they reach ends that."""
         grant = self.machine.grant
         log.warning(
             "fence: killing the receiving worker", rank=self.program.rank, open=sorted(grant.open if grant else ())
         )
         metrics.WORKER_RESTARTS.labels(reason="fence").inc()
-        self.worker.kill()
-        await asyncio.shield(self.worker.dead)  # only then no byte can land any more
-        try:
-            await self._register()
-        except TransferError as error:
-            return t.FenceFailed(str(error))
-        return t.Fenced()
+        if self._worker is not None:
+            self._worker.kill()
+            await asyncio.shield(self._worker.dead)  # only then no byte can land any more
+        await self._register()
 
     async def void(self, request: VoidRequest) -> None:
         """These writers never got an order for the grant: they will not write, and their parts are closed."""
@@ -176,11 +202,16 @@ class RankTarget:
                     self._handle(event)
 
     async def _living_worker(self) -> None:
-        """A worker that died by itself is replaced: nobody reaches the arena through it any more."""
-        if self._worker is not None and self._worker.dead.done():
-            log.warning("the receiving worker died", rank=self.program.rank, why=self._worker.dead.result())
-            metrics.WORKER_RESTARTS.labels(reason="died").inc()
-            await self._register()
+        """A worker that died by itself is replaced: nobody reaches the arena through it any more.
+
+        So is one whose replacement failed: it ended before that was tried.
+        """
+        if self._worker is not None and self._region is not None and not self._worker.dead.done():
+            return
+        why = self._worker.dead.result() if self._worker is not None and self._worker.dead.done() else "none is left"
+        log.warning("the rank has no receiving worker; another is started", rank=self.program.rank, why=why)
+        metrics.WORKER_RESTARTS.labels(reason="died").inc()
+        await self._register()
 
     async def receipts(self, request: Receipts) -> ReceiptsAnswer:
         """Digest and compare the buckets that a writer calls terminal; close the writer's part with its last."""

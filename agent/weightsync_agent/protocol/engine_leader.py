@@ -5,14 +5,17 @@
 - a new life of the engine's process is paused at once unless it never held a version, and gets its version back
   from the sealed arena where there is one;
 - a commit for the version that it serves already is answered at once: commits are idempotent;
-- the gate is True only while the engine is whole, and does not flip in a routine commit.
+- the gate is True only while the engine is whole, and does not flip in a routine commit;
+- a welcome holds until a commit begins: an engine that was not there for it, or fell silent after it, is not
+  welcomed again;
+- a torn engine that shows a name which the last commit cannot have left is another process, and runs unpaused.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from weightsync.version import Version
+from weightsync.version import Version, torn_name
 from weightsync_agent.journal.records import Fresh, Keep, PauseAndReseed, Reapply, Recovery
 from weightsync_agent.protocol.table import Machine, Row
 
@@ -41,11 +44,12 @@ class Silent:
 
 @dataclass(frozen=True)
 class Seen:
-    """It was described. problem: why it cannot be fed, "" where it can."""
+    """It was described. problem: why it cannot be fed, "" where it can; name: its version's, "" where unknown."""
 
     incarnation: str
     recovery: Recovery
     problem: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,8 @@ class EngineLeader(Machine[LeaderState]):
         self.at = 0
         self.target: Version | None = None
         self.grants: tuple[tuple[int, str], ...] = ()
+        self.names: frozenset[str] = frozenset()  # that a torn engine of the same life may show; empty: any
+        self.welcomed: bool | None = None  # the initial gate of the last welcome
 
     def expects(self, weight_version: str, base: str) -> bool:
         """The engine's name of its version is the one that it was left with. base: what a fresh one said."""
@@ -160,6 +166,8 @@ class EngineLeader(Machine[LeaderState]):
             return weight_version == self.version.name
         if self.state is LeaderState.FRESH:
             return weight_version == base
+        if self.state is LeaderState.TORN and self.names:
+            return weight_version in self.names
         return True
 
     def _gone(self, event: Silent, now: float) -> list[object]:
@@ -168,6 +176,7 @@ class EngineLeader(Machine[LeaderState]):
 
     def _seen(self, event: Seen, now: float) -> list[object]:
         self.incarnation, self.problem = event.incarnation, event.problem
+        self.names = frozenset({event.name} - {""})
         if event.problem:
             self.state = LeaderState.REFUSED
             return [SetGate(False, "EngineRefused", event.problem), Announce()]
@@ -177,7 +186,7 @@ class EngineLeader(Machine[LeaderState]):
                 return [SetGate(True, "Current", version.name), Announce()]
             case Fresh():
                 self.state, self.version = LeaderState.FRESH, None
-                return [Announce()]
+                return [*self._initial_gate(), Announce()]
             case PauseAndReseed(reason):
                 self.state, self.version = LeaderState.TORN, None
                 return [SetGate(False, "Torn", reason), KeepPaused(reason), Announce()]
@@ -194,6 +203,11 @@ class EngineLeader(Machine[LeaderState]):
         return [SetGate(False, "EngineRestarted", reason), Look()]
 
     def _commit(self, event: CommitAsked, now: float) -> list[object]:
+        if self.state is LeaderState.CURRENT and self.version is not None:
+            self.names = frozenset({self.version.name})
+        elif self.state is LeaderState.FRESH:
+            self.names = frozenset()  # the base checkpoint's: a restart shows it again, and tells nothing
+        self.welcomed = None
         self.target, self.grants = event.version, event.grants
         self.steps, self.at = tuple(event.steps), 0
         return [self._run()]
@@ -213,6 +227,7 @@ class EngineLeader(Machine[LeaderState]):
 
     def _failed(self, event: StepFailed, now: float) -> list[object]:
         step = self.steps[self.at].name
+        self.names = self._left_with()
         message = f"step {step} of {self.target.name if self.target else '?'}: {event.message}"
         self.version = None
         return [
@@ -221,10 +236,36 @@ class EngineLeader(Machine[LeaderState]):
             AnswerFailure(event.reason, message, event.retryable),
         ]
 
+    def _left_with(self) -> frozenset[str]:
+        """The names that the engine may show after the running step failed: a failed call may have had its effect."""
+        if self.target is None:
+            return frozenset()
+        torn, whole = torn_name(self.target.name), self.target.name
+        done, running = [step.name for step in self.steps[: self.at]], self.steps[self.at].name
+        if "MARK_CURRENT" in done:
+            return frozenset({whole})
+        if running == "MARK_CURRENT":
+            return frozenset({torn, whole})
+        if "MARK_TORN" in done:
+            return frozenset({torn})
+        return self.names | {torn} if self.names and running == "MARK_TORN" else self.names
+
     def _welcome(self, event: Welcomed, now: float) -> list[object]:
-        if event.open:
-            return [SetGate(True, "BaseCheckpoint", "nothing has been published yet")]
-        return [SetGate(False, "InitialGateClosed", "nothing has been published yet")]
+        self.welcomed = event.open
+        return self._initial_gate()
+
+    def _remember(self, event: Welcomed, now: float) -> list[object]:
+        self.welcomed = event.open
+        return []
+
+    def _initial_gate(self) -> list[object]:
+        match self.welcomed:
+            case None:
+                return []
+            case True:
+                return [SetGate(True, "BaseCheckpoint", "nothing has been published yet")]
+            case False:
+                return [SetGate(False, "InitialGateClosed", "nothing has been published yet")]
 
     def serves(self, version: Version) -> bool:
         """The engine holds that version whole."""
@@ -270,6 +311,10 @@ EngineLeader.table = {
     (_S.FRESH, Welcomed): (Row(_S.FRESH, EngineLeader._welcome, name="the initial gate"),),
     **{
         (state, Welcomed): (Row(state, name="it has a version, or none that it may serve"),)
-        for state in (_S.ABSENT, _S.LOOKING, _S.REFUSED, _S.CURRENT, _S.COMMITTING, _S.TORN)
+        for state in (_S.CURRENT, _S.COMMITTING, _S.TORN)
+    },
+    **{
+        (state, Welcomed): (Row(state, EngineLeader._remember, name="for when it is seen to be fresh"),)
+        for state in (_S.ABSENT, _S.LOOKING, _S.REFUSED)
     },
 }
