@@ -75,7 +75,7 @@ class TrainerAgent:
                 pool=ArenaPool(common.volume.arenas, who.rank, common.settings.source_arenas, common.limit),
                 start=common.start_worker,
             )
-        source.renew(who)
+        await source.renew(who)
         log.info("publisher connected", rank=who.rank, world_size=who.world_size, stage=who.stage)
         self._announce()
         return source

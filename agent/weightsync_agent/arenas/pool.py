@@ -1,10 +1,13 @@
 """A source rank's arenas: for each program one or two, filled in turn.
 
 With two, version v+1 is filled while v is on the wire; the arena of the last decided version is kept as long as
-the other one is free, since repairs are written from it.
+the other one is free, since repairs are written from it. An arena belongs to the publish that filled it until
+that publish's outcome is known: with v in one and v+1 in the other, v+2 waits until one of them has ended. That
+wait ends, since every publish gets an outcome, its deadline at the latest.
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,22 +21,28 @@ from weightsync_agent.arenas.sizing import check_room
 
 @dataclass
 class Slot:
-    """One arena and what is in it. name: the version's, "" while that is not known or nothing is in it."""
+    """One arena and what is in it. name: the version's, "" while that is not known or nothing is in it.
+
+    owner: the publish that filled it last; whatever is done to a slot for a publish is done only while it owns it.
+    """
 
     program: CopyProgram
     arena: Arena
     name: str = ""
     sealed: bool = False
     readers: int = 0  # orders whose routes may still read from it
+    owner: str = ""
     filling: bool = False
+    awaited: bool = False  # filled, and its publish has no outcome yet: its order may still come
+    told: set[int] = field(default_factory=set)  # offsets that were said to be full
     cut: tuple[int, frozenset[str]] | None = None  # bucket limit and owned names that the buckets were cut for
     buckets: tuple[Bucket, ...] = ()
     digests: dict[int, BucketDigest] = field(default_factory=dict)
 
     @property
     def free(self) -> bool:
-        """Nobody fills it or writes from it."""
-        return not self.filling and not self.readers
+        """Nobody fills it, writes from it, or may still be ordered to."""
+        return not self.filling and not self.awaited and not self.readers
 
     @property
     def complete(self) -> bool:
@@ -61,8 +70,8 @@ class ArenaPool:
         name = version_name(lineage, number)
         return next((slot for slot in self._slots.get(program, []) if slot.name == name), None)
 
-    async def take(self, program: CopyProgram) -> Slot:
-        """A slot to fill next, marked as being filled; waits while all are in use.
+    async def take(self, program: CopyProgram, owner: str) -> Slot:
+        """A slot for the publish ``owner`` to fill, marked as being filled; waits while all are in use.
 
         Raises InputError where a new arena does not fit into the memory limit.
         """
@@ -72,9 +81,9 @@ class ArenaPool:
         async with self.changed:
             await self.changed.wait_for(lambda: any(slot.free for slot in slots))
             slot = min((slot for slot in slots if slot.free), key=lambda slot: slot.sealed)
-            slot.filling, slot.sealed, slot.name = True, False, ""
-            slot.digests = {}
-        slot.arena.fill(NO_GRANT)
+            slot.arena.fill(NO_GRANT)
+            slot.filling, slot.awaited, slot.sealed, slot.name, slot.owner = True, False, False, "", owner
+            slot.digests, slot.told = {}, set()
         return slot
 
     def _create(self, program: CopyProgram, index: int) -> Arena:
@@ -87,10 +96,30 @@ class ArenaPool:
         """Allocate a shard's pages once its extents are known."""
         slot.arena.prefault(extents)
 
-    async def release(self, slot: Slot) -> None:
-        """It is filled, or its filling was given up."""
+    async def filled(self, slot: Slot, owner: str, *, awaited: bool) -> None:
+        """Its publish has filled it. awaited: that publish's outcome is not known yet, settle() will tell."""
+        if slot.owner == owner:
+            slot.filling, slot.awaited = False, awaited
+            await self._notify()
+
+    async def settle(self, slots: Iterable[Slot], owner: str) -> None:
+        """The outcome of their publish is known: no order for it follows."""
+        for slot in slots:
+            if slot.owner == owner:
+                slot.awaited = False
+        await self._notify()
+
+    async def give_up(self, slots: Iterable[Slot], owner: str) -> None:
+        """Their filling was given up: what is in them is no version. At once, however long the notice takes."""
+        for slot in slots:
+            if slot.owner == owner:
+                slot.arena.empty()
+                slot.name, slot.owner = "", ""
+                slot.filling = slot.awaited = False
+        await self._notify()
+
+    async def _notify(self) -> None:
         async with self.changed:
-            slot.filling = False
             self.changed.notify_all()
 
     async def reading(self, slots: list[Slot], by: int) -> None:

@@ -10,7 +10,7 @@ import structlog
 
 from weightsync.buckets import Bucket
 from weightsync.digests import BucketDigest
-from weightsync.errors import PeerError, TransferError
+from weightsync.errors import PeerError, TransferError, WeightSyncError
 from weightsync.wire.v1 import Accepted, PlannedRoute, Receipts, ReceiptsAnswer, RouteEnd, SyncOrder, WriterId
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 LANES = 3  # write calls in flight per route: one on the wire, one behind it, one being receipted
 BATCH = 4  # buckets of one write call
+UNEXPECTED = "SourceFailed"  # an error that nothing foresees: what it left in flight is not known
 
 
 class RouteRunner:
@@ -40,7 +41,7 @@ class RouteRunner:
         self.machine = r.Route(planned)
         self.order = order
         self.writer = writer
-        self.stalled = False  # a write of ours may still read from the arena
+        self.stalled = False  # a write of ours may still read from the arena: the worker is to be replaced
         self._arena = arena
         self._worker = worker
         self._client = client
@@ -58,7 +59,22 @@ class RouteRunner:
         self._events.put_nowait(event)
 
     async def run(self) -> None:
-        """Until the route has ended and its last receipt was sent."""
+        """Until the route has ended and its last receipt was sent. What nothing foresees ends the route too."""
+        try:
+            ended = await self._follow()
+        except Exception as error:
+            # Writes may be in flight: no last receipt, so that the target fences before it grants again.
+            planned = self.machine.planned
+            log.exception("a route failed", engine=planned.engine, rank=planned.rank)
+            self.stalled = True
+            self._to_write.clear()
+            self._broke = self._broke or TransferError(str(error), reason=UNEXPECTED)
+            ended = r.End(False, False, UNEXPECTED, f"{planned.engine}, rank {planned.rank}: {error!r}")
+        if self._receipting is not None:
+            await self._receipting
+        await self._report(self._end(ended))
+
+    async def _follow(self) -> r.End:
         planned = self.machine.planned
         try:
             await self._worker.probe(planned.region.session, deadline_seconds=min(5.0, self.order.stall_seconds))
@@ -78,9 +94,7 @@ class RouteRunner:
                         self._stop()
                     case r.End():
                         ended = action
-        if self._receipting is not None:
-            await self._receipting
-        await self._report(self._end(ended))
+        return ended
 
     def _end(self, end: r.End) -> RouteEnd:
         planned = self.machine.planned
@@ -112,6 +126,7 @@ class RouteRunner:
             self._writers.add(asyncio.create_task(self._write(batch)))
 
     async def _write(self, batch: list[BucketDigest]) -> None:
+        """One call. However it ends, this task is no writer any more, and the last one to end says what broke."""
         runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in batch]
         region = self.machine.planned.region
         try:
@@ -119,7 +134,18 @@ class RouteRunner:
                 self.feed(r.Written((bucket.offset,)))
         except TransferError as error:
             self._note(error)
-        self._writers.discard(asyncio.current_task())
+        except BaseException as error:
+            self._note(TransferError(f"{type(error).__name__}: {error}", reason=UNEXPECTED))
+            if not isinstance(error, Exception):
+                raise
+            log.exception("a write failed", engine=self.machine.planned.engine)
+        finally:
+            self._wrote()
+
+    def _wrote(self) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._writers.discard(task)
         if self._broke is None:
             self._start_writers()
         elif not self._writers:
@@ -130,7 +156,7 @@ class RouteRunner:
 
     def _note(self, error: TransferError) -> None:
         """Keep the worst of several failures: one after which bytes may still land wins."""
-        self.stalled = self.stalled or error.reason == STALLED
+        self.stalled = self.stalled or error.reason in {STALLED, UNEXPECTED}
         if self._broke is None or not error.quiet:
             self._broke = error
         self._to_write.clear()
@@ -175,5 +201,10 @@ class RouteRunner:
             except PeerError as error:
                 log.info("receipt unanswered", engine=self.machine.planned.engine, why=str(error))
                 self.feed(r.ReceiptBroke(error.reason, str(error)))
+                continue
+            except Exception as error:  # without an event the route would wait for its answer for ever
+                log.exception("a receipt failed", engine=self.machine.planned.engine)
+                reason = error.reason if isinstance(error, WeightSyncError) else UNEXPECTED
+                self.feed(r.ReceiptBroke(reason, str(error)))
                 continue
             self.feed(r.Checked(answer.verified, answer.unequal))

@@ -1,6 +1,7 @@
 """One route: a source rank's shard to one target rank, in one sync. Rules:
 
 - a bucket is written only after it was filled and digested, and is digested once, whatever the number of routes;
+- a bucket that is told again (requests to the agent may come twice) is not written again for that;
 - it is receipted only when its write is terminal; the target then reads and compares it;
 - an unequal bucket is written again, at most RESENDS times;
 - the last receipt is sent exactly once, when no write is in flight and none will follow: it closes the
@@ -137,8 +138,10 @@ class Route(Machine[RouteState]):
         """Bytes written more than once."""
         return sum(self.known[offset].nbytes * (count - 1) for offset, count in self.sends.items())
 
-    def _all_verified(self, verified: Iterable[int] = ()) -> bool:
-        return self.complete and len(self.verified | set(verified)) == len(self.known)
+    def _all_verified(self) -> bool:
+        """Nothing in flight either: a write that is not terminal forbids the last receipt, whatever was verified."""
+        settled = not self.writing and not self.checking
+        return self.complete and settled and len(self.verified) == len(self.known)
 
     def _start(self, buckets: Iterable[BucketDigest]) -> list[object]:
         batch = tuple(buckets)
@@ -148,8 +151,13 @@ class Route(Machine[RouteState]):
         return [Write(batch)] if batch else []
 
     def _filled(self, event: Filled, now: float) -> list[object]:
-        self.known.update({bucket.offset: bucket for bucket in event.buckets})
-        return self._start(event.buckets)
+        new = {bucket.offset: bucket for bucket in event.buckets if bucket.offset not in self.known}
+        self.known.update(new)
+        return self._start(new.values())
+
+    def _filled_late(self, event: Filled, now: float) -> list[object]:
+        message = "buckets were filled after the shard was said to be complete"
+        return [End(False, True, "FilledLate", message)]
 
     def _complete(self, event: AllFilled, now: float) -> list[object]:
         self.complete = True
@@ -223,6 +231,14 @@ Route.table = {
     (_S.CLOSING, Checked): (Row(_S.VERIFIED, Route._quiet, name="the target has our last receipt"),),
     (_S.CLOSING, ReceiptBroke): (Row(_S.FAILED, Route._close_broke, name="the last receipt is unanswered"),),
     (_S.CLOSING, Cancel): (Row(_S.CLOSING, name="too late to give up"),),
+    (_S.CLOSING, Written): (Row(_S.CLOSING, name="terminal already"),),
+    # A worker can end, or fall silent, between its last bucket and its word that the call is over.
+    (_S.CLOSING, WriteBroke): (Row(_S.CLOSING, name="every write was terminal before"),),
+    (_S.CLOSING, AllFilled): (Row(_S.CLOSING, name="complete already"),),
+    (_S.CLOSING, Filled): (
+        Row(_S.CLOSING, None, lambda m, e: all(b.offset in m.known for b in e.buckets), "told already"),
+        Row(_S.FAILED, Route._filled_late, name="the shard was not complete"),
+    ),
     (_S.BREAKING, WriteBroke): (Row(None, Route._write_broke, name="all terminal, or stalled", may=(_S.FAILED,)),),
     (_S.BREAKING, Written): (
         Row(_S.FAILED, Route._last_written, lambda m, e: m.writing <= set(e.offsets), "all terminal"),
