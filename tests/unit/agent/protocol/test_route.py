@@ -104,3 +104,40 @@ def test_an_ended_route_takes_late_events_without_effect() -> None:
     assert machine.handle(r.Written((0,)), 0.0) == []
     with pytest.raises(ProtocolError):
         machine.handle("nonsense", 0.0)
+
+
+def test_a_bucket_told_twice_is_written_once() -> None:
+    """Requests to the agent may come twice: the second Filled starts no write."""
+    machine = route()
+    machine.handle(r.Filled((B0,)), 0.0)
+    assert machine.handle(r.Filled((B0, B1)), 0.0) == [r.Write((B1,))]
+    assert machine.sent_bytes == 20
+
+
+def test_no_last_receipt_while_a_write_is_in_flight() -> None:
+    """All are verified, one is written once more: the route closes only when that one was checked too."""
+    machine, _ = walk(r.Filled((B0, B1)), r.Written((0, 10)), r.Checked((0, 10), ()))
+    machine.writing.add(0)
+    assert machine.handle(r.AllFilled(), 0.0) == []
+    assert machine.handle(r.Written((0,)), 0.0) == [r.Receipt((B0,), last=False)]
+    assert machine.handle(r.Checked((0,), ()), 0.0) == [r.Receipt((), last=True)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [r.Written((0,)), r.WriteBroke(True, "x", "y"), r.Filled((B0,)), r.AllFilled()],
+    ids=["a write's end", "a worker's end", "a bucket told again", "completeness told again"],
+)
+def test_a_closing_route_is_not_disturbed_by(event: object) -> None:
+    """Every write was terminal and verified before: it still becomes verified."""
+    machine, actions = walk(*FILLED, r.Written((0, 10)), r.Checked((0, 10), ()), event)
+    assert actions == []
+    assert machine.handle(r.Checked((), ()), 0.0) == [r.End(True, True, "", "")]
+
+
+def test_a_new_bucket_after_the_last_receipt_fails_the_route() -> None:
+    """The shard was said to be complete and was not: never verified."""
+    late = BucketDigest(offset=20, nbytes=10, digest=D)
+    machine, actions = walk(*FILLED, r.Written((0, 10)), r.Checked((0, 10), ()), r.Filled((late,)))
+    assert [(a.verified, a.reason) for a in actions if isinstance(a, r.End)] == [(False, "FilledLate")]
+    assert machine.state is r.RouteState.FAILED

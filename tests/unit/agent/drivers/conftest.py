@@ -1,0 +1,194 @@
+"""A source rank with real arenas, a coordinator that answers as a test says, a worker without a process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from weightsync.announcement import SourceRank as SourceRankRecord
+from weightsync.buckets import Bucket
+from weightsync.digests import BucketDigest
+from weightsync.testing.programs import plain_program
+from weightsync.wire import local
+from weightsync.wire.v1 import (
+    Accepted,
+    NamesAnswer,
+    PlannedRoute,
+    PublishAnswer,
+    PublishOutcome,
+    ReceiptsAnswer,
+    Region,
+    SyncOrder,
+)
+from weightsync_agent.arenas.pool import ArenaPool
+from weightsync_agent.drivers.source_rank import SourceRank
+
+PROGRAM = plain_program({"a": ("float32", (1024,)), "b": ("float32", (1024,))})
+LINEAGE = "1" * 16
+D = "0" * 32
+
+
+class FakeWorker:
+    """Writes everything at once, unless a test puts something else in the way."""
+
+    def __init__(self) -> None:
+        self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.attached: set[Path] = set()
+        self.capabilities = SimpleNamespace(transport="tcp")
+        self.raises: BaseException | None = None
+        self.hangs = False
+
+    async def attach(self, path: Path) -> None:
+        await asyncio.sleep(0.1)
+        self.attached.add(path)
+
+    async def digest(self, path: Path, buckets: list[Bucket]) -> list[BucketDigest]:
+        assert path in self.attached
+        return [BucketDigest(offset=b.offset, nbytes=b.nbytes, digest=D) for b in buckets]
+
+    async def probe(self, session: str, *, deadline_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    async def write(
+        self, path: Path, buckets: list[Bucket], to: Region, *, stall_seconds: float
+    ) -> AsyncIterator[Bucket]:
+        assert path in self.attached
+        if self.raises is not None:
+            raise self.raises
+        for bucket in buckets:
+            if self.hangs:
+                await asyncio.sleep(stall_seconds)
+            yield bucket
+
+    def kill(self) -> None:
+        if not self.dead.done():
+            self.dead.set_result("killed")
+
+    async def close(self) -> None:
+        self.kill()
+
+
+class FakeClient:
+    """Answers by path; a test replaces what it wants answered otherwise."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.number = 0
+        self.ended = asyncio.Event()
+        self.answers: dict[str, Callable[[Any], Any]] = {}
+
+    async def call(self, address: str, path: str, kind: type, body: Any = None, *, seconds: float) -> Any:
+        await asyncio.sleep(0)
+        self.asked.append((path, body))
+        for prefix, answer in self.answers.items():
+            if path.startswith(prefix):
+                return answer(body)
+        if path == "/v1/publishes":
+            self.number += 1
+            return PublishAnswer(lineage=LINEAGE, number=self.number)
+        if path.startswith("/v1/outcomes"):
+            if not self.ended.is_set():
+                await asyncio.sleep(1.0)
+            return PublishOutcome(ended=self.ended.is_set())
+        if path == "/v1/receipts":
+            return ReceiptsAnswer(verified=tuple(b.offset for b in body.buckets), unequal=())
+        return NamesAnswer(owned=body.names) if kind is NamesAnswer else Accepted()
+
+    persist = call
+
+    def paths(self, path: str) -> list[Any]:
+        """The bodies that were sent there."""
+        return [body for asked, body in self.asked if asked == path]
+
+
+class World:
+    """One source rank and what it talks to."""
+
+    def __init__(self, folder: Path, arenas: int = 2) -> None:
+        self.client = FakeClient()
+        self.workers: list[FakeWorker] = []
+        self.program_error: Exception | None = None
+        self.pool = ArenaPool(folder, 0, arenas, None)
+        route = SimpleNamespace(source="u", rank=0)
+        target = SimpleNamespace(rank=SimpleNamespace(program=PROGRAM.digest), routes=[route])
+        self.plan: Any = SimpleNamespace(
+            engines=[SimpleNamespace(targets=[target])],
+            coordinator="u",
+            term=1,
+            source=lambda uid: SimpleNamespace(address="coordinator"),
+            strategy=SimpleNamespace(deadline_seconds=60),
+            transfer=SimpleNamespace(bucket_bytes=4096),
+        )
+        programs: Any = SimpleNamespace(get=self._program, path=lambda digest: folder / f"{digest}.json")
+        client: Any = self.client
+        start: Any = self._start
+        self.source = SourceRank(
+            self.who("a" * 16),
+            "u",
+            plan=lambda: self.plan,
+            client=client,
+            programs=programs,
+            pool=self.pool,
+            start=start,
+        )
+
+    async def _program(self, digest: str) -> Any:
+        await asyncio.sleep(0)
+        if self.program_error is not None:
+            raise self.program_error
+        return PROGRAM
+
+    async def _start(self, name: str) -> FakeWorker:
+        await asyncio.sleep(1.0)
+        self.workers.append(FakeWorker())
+        return self.workers[-1]
+
+    @staticmethod
+    def who(nonce: str) -> SourceRankRecord:
+        """The rank, with that Publisher."""
+        return SourceRankRecord(rank=0, world_size=1, stage=0, stages=1, nonce=nonce)
+
+    @staticmethod
+    def request(sequence: int, nonce: str = "a" * 16) -> local.BeginRequest:
+        """publish() number ``sequence``."""
+        return local.BeginRequest(rank=0, nonce=nonce, sequence=sequence)
+
+    async def begin(self, sequence: int) -> str:
+        """A publish of which all buckets are known."""
+        answer = await self.source.begin(self.request(sequence))
+        await self.source.names(answer.id, local.NamesReport(names=("a", "b")))
+        return answer.id
+
+    async def publish(self, sequence: int, digests: bool = True) -> str:
+        """A whole publish, to the end of the copy."""
+        id_ = await self.begin(sequence)
+        self.fill(id_, digests)
+        await self.source.copied(id_)
+        return id_
+
+    def fill(self, id_: str, digests: bool = True) -> None:
+        """All buckets at once."""
+        slot = self.source._publishes[id_].slots[PROGRAM.digest]
+        offsets = tuple(bucket.offset for bucket in slot.buckets)
+        told = (D,) * len(offsets) if digests else ()
+        self.source.filled(id_, local.Filled(program=PROGRAM.digest, offsets=offsets, digests=told))
+
+    def order(self, number: int, sync: str = "s") -> SyncOrder:
+        """Write that version to one target."""
+        region = Region(session="t:1", address=0, nbytes=PROGRAM.layout.nbytes)
+        route = PlannedRoute(
+            engine="e", target="t", rank=0, address="target", program=PROGRAM.digest, layout=D, grant=D, region=region
+        )
+        return SyncOrder(
+            sync=sync, term=1, lineage=LINEAGE, number=number, bucket_size=4096, deadline_seconds=30.0,
+            stall_seconds=5.0, programs=(PROGRAM.digest,), routes=(route,),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Callable[..., World]:
+    """Makes one; inside a running loop."""
+    return lambda **options: World(tmp_path, **options)
