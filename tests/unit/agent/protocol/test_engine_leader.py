@@ -2,7 +2,10 @@
 
 from enum import Enum, auto
 
-from weightsync.version import Version
+import pytest
+
+from weightsync.version import Version, torn_name
+from weightsync_agent.engines.sequence import Step as Commit
 from weightsync_agent.journal.records import Fresh, Keep, PauseAndReseed, Reapply
 from weightsync_agent.protocol import engine_leader as m
 
@@ -101,3 +104,53 @@ def test_silence_in_a_commit_is_left_to_the_running_step() -> None:
     """The step's own failure tells; until then the commit goes on."""
     assert leader(*FRESH, ask(V1), m.Silent()).state is m.LeaderState.COMMITTING
     assert leader(*CURRENT, m.Silent()).state is m.LeaderState.ABSENT
+
+
+STEPS = tuple(Commit)
+
+
+def torn_at(step: Commit, *before: object) -> m.EngineLeader:
+    machine = leader(*(before or FRESH), m.CommitAsked(V2, ((0, "g"),), STEPS))
+    for _ in range(STEPS.index(step)):
+        machine.handle(m.StepDone(), 0.0)
+    machine.handle(m.StepFailed("x", "y", True), 0.0)
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("machine", "same", "other"),
+    [
+        (torn_at(Commit.PAUSE), {"default"}, set()),
+        (torn_at(Commit.PAUSE, *CURRENT), {V1.name}, {"default", torn_name(V2.name)}),
+        (torn_at(Commit.MARK_TORN, *CURRENT), {V1.name, torn_name(V2.name)}, {"default", V2.name}),
+        (torn_at(Commit.APPLY), {torn_name(V2.name)}, {"default", V2.name}),
+        (torn_at(Commit.MARK_CURRENT), {torn_name(V2.name), V2.name}, {"default"}),
+        (torn_at(Commit.CONTINUE), {V2.name}, {"default", torn_name(V2.name)}),
+        (leader(m.Answers(), m.Seen("life", PauseAndReseed("why"), "", "n")), {"n"}, {"default"}),
+    ],
+    ids=[
+        "before its name was touched, fresh", "before its name was touched", "while it was named torn",
+        "while bytes moved", "while it was named whole", "after it was named whole", "found torn at a start",
+    ],
+)  # fmt: skip
+def test_a_torn_engine_of_another_name_is_another_process(
+    machine: m.EngineLeader, same: set[str], other: set[str]
+) -> None:
+    """Only the names that the last commit can have left are the same life's; a restarted one runs unpaused."""
+    assert machine.state is m.LeaderState.TORN
+    assert {name for name in same | other if machine.expects(name, "default")} == same
+
+
+@pytest.mark.parametrize("open_", [True, False], ids=["open", "closed"])
+def test_a_welcome_holds_until_a_commit_begins(open_: bool) -> None:
+    """It is applied whenever the engine is seen fresh, also if it came before that; never after a publish."""
+    machine = leader(m.Welcomed(open_), m.Answers())
+    for _ in range(2):
+        gate, announce = machine.handle(m.Seen("life", Fresh()), 0.0)
+        assert isinstance(gate, m.SetGate)
+        assert gate.open is open_
+        assert announce == m.Announce()
+        machine.handle(m.Silent(), 0.0)
+        machine.handle(m.Answers(), 0.0)
+    machine = leader(m.Welcomed(open_), *CURRENT, m.Silent(), m.Answers())
+    assert machine.handle(m.Seen("life", Fresh()), 0.0) == [m.Announce()]

@@ -1,0 +1,362 @@
+"""An engine's driver: one look at a time, commits that always end, gates that are asked for until they are known."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weightsync.convert.program import CopyProgram, Piece, TensorCopies
+from weightsync.errors import EngineError, PeerError, ProtocolError, Refused, TransferError
+from weightsync.layout import lay_out
+from weightsync.plan import Strategy
+from weightsync.version import Version
+from weightsync.wire.v1 import CommitRequest, RankCommit, Region, Welcome
+from weightsync_agent.drivers.engine import EngineDriver
+from weightsync_agent.engines.base import (
+    Applied,
+    ArenaRef,
+    Capabilities,
+    Description,
+    EngineInfo,
+    LiveParameter,
+    ReadBack,
+)
+from weightsync_agent.journal.file import JournalFile
+from weightsync_agent.own_pod.no_pod import NoPod
+from weightsync_agent.protocol.engine_leader import LeaderState
+from weightsync_agent.protocol.target import TargetState
+from weightsync_agent.volume import Volume
+
+V1, V2 = (Version(lineage="1" * 16, number=n, root="2" * 64) for n in (1, 2))
+GRANT = "a" * 32
+LAYOUT = lay_out([("w", "float32", (4,))])
+
+
+def program(rank: int = 0) -> CopyProgram:
+    piece = Piece(box=((0, 4),), offset=0, strides=(4,), dtype="float32")
+    tensor = TensorCopies(name="w", dtype="float32", shape=(4,), pieces=(piece,))
+    return CopyProgram(rank=rank, layout=LAYOUT, tensors=(tensor,))
+
+
+class Engine:
+    """An engine in memory. calls: what it was asked; hold: describe waits for it; fail: call -> what it raises."""
+
+    def __init__(self, ranks: int) -> None:
+        self.name, self.tp, self.silent = "default", ranks, False
+        self.calls: list[str] = []
+        self.hold: asyncio.Event | None = None
+        self.fail: dict[str, Exception] = {}
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fail:
+            raise self.fail[name]
+
+    async def info(self) -> EngineInfo:
+        return EngineInfo(weight_version=self.name, server_version="1", tp_size=self.tp)
+
+    async def weight_version(self) -> str:
+        if self.silent:
+            raise EngineError("no answer")
+        return self.name
+
+    async def ready(self) -> None: ...
+
+    async def capabilities(self) -> Capabilities:
+        return Capabilities(begin_end=True, flush_with_waiting=True)
+
+    def forget(self) -> None: ...
+
+    @asynccontextmanager
+    async def standstill(self) -> AsyncIterator[None]:
+        self.calls.append("stand")
+        try:
+            yield
+        finally:
+            self.calls.append("go on")
+
+    async def describe(self, ranks: Sequence[int]) -> tuple[Description, ...]:
+        self._call("describe")
+        if self.hold is not None:
+            await self.hold.wait()
+        live = LiveParameter(name="w", dtype="float32", shape=(4,), contiguous=True, nbytes=16, device="cpu")
+        return tuple(Description(rank=rank, incarnation="life", parameters=(live,)) for rank in ranks)
+
+    async def pin(self, arenas: Sequence[ArenaRef]) -> tuple[()]:
+        return ()
+
+    async def pause(self, mode: str) -> None:
+        self._call("pause")
+
+    async def set_version(self, name: str) -> None:
+        self._call("name")
+        self.name = name
+
+    async def begin(self) -> None: ...
+
+    async def apply(self, arenas: Sequence[ArenaRef]) -> tuple[Applied, ...]:
+        self._call("apply")
+        return ()
+
+    async def end(self) -> None: ...
+
+    async def flush(self, deadline_seconds: float) -> None: ...
+
+    async def readback(self, arenas: Sequence[ArenaRef]) -> tuple[ReadBack, ...]:
+        return tuple(ReadBack(rank=ref.rank, equal=True) for ref in arenas)
+
+    async def resume(self) -> None:
+        self._call("resume")
+
+
+class Worker:
+    """A receiving worker in memory. broken: what its attach raises."""
+
+    def __init__(self, broken: Exception | None = None) -> None:
+        self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.broken = broken
+
+    async def attach(self, path: Path) -> Region:
+        if self.broken is not None:
+            raise self.broken
+        return Region(session="s", address=1, nbytes=16)
+
+    def kill(self) -> None:
+        if not self.dead.done():
+            self.dead.set_result("killed")
+
+    async def close(self) -> None:
+        self.kill()
+
+
+class Programs:
+    """Keeps nothing."""
+
+    def put(self, kept: CopyProgram) -> None: ...
+
+
+class World:
+    """One driver with everything around it; looks are the test's to make."""
+
+    def __init__(
+        self, folder: Path, ranks: int = 1, initial_gate: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        self.engine, self.pod, self.workers = Engine(ranks), NoPod(), list[Worker]()
+        self.folder, volume = folder, Volume(folder)
+        for path in (volume.arenas, volume.layouts):
+            path.mkdir()
+        for rank in range(ranks):
+            volume.rank_program(rank).write_text(program(rank).model_dump_json())
+        self.broken: list[Exception] = []  # of the next workers
+        adapter: Any = self.engine
+        programs: Any = Programs()
+        self.driver = EngineDriver(
+            "uid", "1.2.3.4:1", adapter=adapter, volume=volume, journal=JournalFile.within(folder),
+            own_pod=self.pod, programs=programs, start=self.start, memory_limit=None, probe_seconds=1.0,
+            initial_gate=initial_gate,
+        )  # fmt: skip
+
+    async def start(self, name: str) -> Any:
+        self.workers.append(Worker(self.broken.pop() if self.broken else None))
+        return self.workers[-1]
+
+    def arenas(self) -> list[Path]:
+        return list(self.folder.glob("arenas/*"))
+
+    @property
+    def state(self) -> LeaderState:
+        return self.driver.machine.state
+
+    async def look(self) -> None:
+        await self.driver._look_once()
+
+    async def seen(self) -> None:
+        await self.look()
+        await until(lambda: self.state not in (LeaderState.ABSENT, LeaderState.LOOKING))
+
+    async def fall_silent(self) -> None:
+        self.engine.silent = True
+        await self.look()
+        await self.look()
+        self.engine.silent = False
+
+    async def commit(self, version: Version) -> None:
+        """From sealed arenas on."""
+        for target in self.driver.targets.values():
+            target.arena.seal(GRANT, version)
+            target.machine.state, target.machine.version = TargetState.SEALED, version
+        grants = tuple((rank, GRANT) for rank in self.driver.targets)
+        async with self.driver._committing:
+            await self.driver._run_commit(version, grants, "Abort", "")
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - what is waited for is the driver's state, which has no event
+            await asyncio.sleep(0.005)
+
+
+async def test_a_second_look_ends_the_first(tmp_path: Path) -> None:
+    """A look that an engine's silence cut off never goes on beside the next one, nor resumes what it paused."""
+    world = World(tmp_path)
+    world.engine.hold = asyncio.Event()
+    await world.look()
+    await until(lambda: "describe" in world.engine.calls)
+    await world.fall_silent()
+    world.engine.hold = None
+    await world.seen()
+    await world.commit(V1)
+    assert world.engine.calls[:5] == ["stand", "describe", "go on", "stand", "describe"]
+    assert world.engine.calls[5:] == ["go on", "pause", "name", "apply", "name", "resume"]
+    assert len(world.workers) == 1
+    await world.driver.close()
+
+
+async def test_no_look_stands_in_the_way_of_a_refusal(tmp_path: Path) -> None:
+    """A commit that comes in a look is refused at once: the look may last as long as the engine's start."""
+    world = World(tmp_path)
+    world.engine.hold = asyncio.Event()
+    await world.look()
+    await until(lambda: "describe" in world.engine.calls)
+    with pytest.raises(Refused) as caught:
+        await world.driver.commit(request(V1))
+    assert (caught.value.reason, caught.value.status) == ("EngineSilent", 503)
+    await world.driver.close()
+
+
+def request(version: Version) -> CommitRequest:
+    return CommitRequest(
+        term=1, coordinator="c", sync="x", version=version, programs={}, strategy=Strategy(),
+        ranks=(RankCommit(rank=0, grant=GRANT, program=program().digest),),
+    )  # fmt: skip
+
+
+async def test_any_failure_of_a_look_is_followed_by_another(tmp_path: Path) -> None:
+    """Also one that is a bug: the engine is absent, not looked at for ever, and the next look takes its arena."""
+    world = World(tmp_path)
+    world.broken = [TransferError("cannot register")]
+    world.engine.fail["describe"] = KeyError("bug")
+    await world.look()
+    await until(lambda: world.state is LeaderState.ABSENT)
+    assert world.workers[0].dead.done()
+    await world.look()
+    await until(lambda: world.state is LeaderState.ABSENT)
+    del world.engine.fail["describe"]
+    await world.seen()
+    assert world.state is LeaderState.FRESH
+    assert len(world.arenas()) == 1
+    await world.driver.close()
+
+
+@pytest.mark.parametrize("error", [OSError("bug"), EngineError("no")], ids=["a bug", "the engine's refusal"])
+async def test_every_failed_step_ends_the_commit_torn(tmp_path: Path, error: Exception) -> None:
+    """Whatever a step raises: answered, gate closed, paused again, and the next commit goes through."""
+    world = World(tmp_path)
+    await world.seen()
+    world.engine.fail["apply"] = error
+    with pytest.raises(Refused) as caught:
+        await world.commit(V1)
+    assert caught.value.reason == "EngineFailed"
+    assert world.state is LeaderState.TORN
+    assert world.pod.gate is not None
+    assert not world.pod.gate.status
+    assert world.driver.targets[0].machine.state is TargetState.SEALED
+    world.engine.fail.clear()
+    await world.commit(V1)
+    assert world.driver.machine.serves(V1)
+    await world.driver.close()
+
+
+async def test_no_rank_stays_applying_where_another_cannot_begin(tmp_path: Path) -> None:
+    """Rank 0 began, rank 1 could not: rank 0 gives grants again."""
+    world = World(tmp_path, ranks=2)
+    await world.seen()
+    first, second = world.driver.targets.values()
+
+    async def cannot() -> None:
+        raise TransferError("rank 1 cannot begin")
+
+    second.apply_begins = cannot  # type: ignore[method-assign]
+    with pytest.raises(Refused):
+        await world.commit(V1)
+    assert first.machine.state is TargetState.SEALED
+    await world.driver.close()
+
+
+async def test_no_rank_stays_applying_after_a_readback_that_could_not_begin(tmp_path: Path) -> None:
+    """A readback counts as a copy: it ends at every rank, too."""
+    world = World(tmp_path, ranks=2)
+    await world.seen()
+    await world.commit(V1)
+    assert await world.driver.readback() == (V1.name, True)
+    first, second = world.driver.targets.values()
+    second.machine.state = TargetState.EMPTY
+    with pytest.raises(ProtocolError):
+        await world.driver.readback()
+    assert first.machine.state is TargetState.SEALED
+    await world.driver.close()
+
+
+async def test_an_older_version_is_refused(tmp_path: Path) -> None:
+    """Within a lineage an engine never goes back."""
+    world = World(tmp_path)
+    await world.seen()
+    await world.commit(V2)
+    with pytest.raises(Refused) as caught:
+        await world.driver.commit(request(V1))
+    assert caught.value.reason == "StaleVersion"
+    assert world.driver.machine.serves(V2)
+    await world.driver.close()
+
+
+async def test_a_welcome_outlasts_silence(tmp_path: Path) -> None:
+    """The coordinator welcomes once: after a silence the gate opens again by the welcome that came before it."""
+    world = World(tmp_path)
+    await world.driver.welcome(Welcome(term=1, coordinator="c", initial_gate="Open"))
+    await world.seen()
+    assert world.pod.gate is not None
+    assert world.pod.gate.status
+    await world.fall_silent()
+    assert not world.pod.gate.status
+    await world.seen()
+    assert world.pod.gate.status
+    await world.driver.close()
+
+
+async def test_the_initial_gate_is_asked_for_until_it_is_known(tmp_path: Path) -> None:
+    """An API that does not answer once is asked again."""
+    answers: list[bool | Exception] = [True, PeerError("the API is away")]
+
+    async def allowed() -> bool:
+        answer = answers.pop()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    world = World(tmp_path, initial_gate=allowed)
+    await world.seen()
+    await until(lambda: world.pod.gate is not None and world.pod.gate.status)
+    assert not answers
+    await world.driver.close()
+
+
+async def test_a_torn_engine_that_restarts_between_two_looks_is_paused(tmp_path: Path) -> None:
+    """It shows its base version, answers every look, and was paused in its former life only."""
+    world = World(tmp_path)
+    await world.seen()
+    world.engine.fail["apply"] = EngineError("no")
+    with pytest.raises(Refused):
+        await world.commit(V1)
+    await until(lambda: world.engine.calls[-1] == "pause")
+    world.engine.calls.clear()
+    await world.look()
+    assert not world.engine.calls
+    world.engine.name = "default"
+    await world.look()
+    assert world.state is LeaderState.LOOKING
+    await until(lambda: world.state not in (LeaderState.LOOKING, LeaderState.COMMITTING))
+    assert world.engine.calls[:2] == ["pause", "describe"]
+    await world.driver.close()
