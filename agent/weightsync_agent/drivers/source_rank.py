@@ -380,10 +380,9 @@ class SourceRank:
                 if slot.owner == publish.id and publish.trouble is None:
                     slot.name = name
             self._versioned.notify_all()
-        life = getattr(answer, "life", "")
-        if life != self._told_life:
-            self._told_life = life
-            self._background.spawn(self._retell(life))
+        if answer.life != self._told_life:
+            self._told_life = answer.life
+            self._background.spawn(self._retell(answer.life))
         if publish.trouble is not None:
             await self._tell_trouble(publish)
         loop = asyncio.get_running_loop()

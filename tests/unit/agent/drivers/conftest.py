@@ -76,7 +76,7 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
-        self.number = 0
+        self.slow: dict[int, float] = {}  # sequence of a publish: seconds until its answer
         self.ended = asyncio.Event()
         self.answers: dict[str, Callable[[Any], Any]] = {}
 
@@ -87,8 +87,8 @@ class FakeClient:
             if path.startswith(prefix):
                 return answer(body)
         if path == "/v1/publishes":
-            self.number += 1
-            return PublishAnswer(lineage=LINEAGE, number=self.number)
+            await asyncio.sleep(self.slow.get(body.sequence, 0.0))
+            return PublishAnswer(lineage=LINEAGE, number=body.sequence)
         if path.startswith("/v1/outcomes"):
             if not self.ended.is_set():
                 await asyncio.sleep(1.0)

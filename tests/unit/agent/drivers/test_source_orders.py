@@ -189,9 +189,7 @@ def test_names_are_told_again_to_a_new_life_of_the_coordinator(world: Run, in_vi
         lives = iter(["x", "x", "y", "y"])
 
         def answer(body: Any) -> Any:
-            w.client.number += 1
-            plain = PublishAnswer(lineage="1" * 16, number=w.client.number)
-            return plain.model_copy(update={"life": next(lives)})
+            return PublishAnswer(lineage="1" * 16, number=body.sequence, life=next(lives))
 
         w.client.answers["/v1/publishes"] = answer
         told = []

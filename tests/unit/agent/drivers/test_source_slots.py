@@ -47,7 +47,7 @@ def test_a_request_sent_twice_while_the_first_fails_is_tried_again(world: Run, i
 
 
 def test_crashes_between_begin_and_copied_leak_no_arena(world: Run, in_virtual_time: Run) -> None:
-    """Three lives of a Publisher that begin and die: the fourth still gets an arena, and the others' trouble is told."""
+    """Three lives of a Publisher that begin and die: the fourth gets an arena, the others' trouble is told."""
 
     async def main() -> None:
         w = world()
@@ -118,6 +118,7 @@ def test_a_late_answer_names_no_arena_of_another_publish(world: Run, in_virtual_
 
     async def main() -> None:
         w = world(arenas=1)
+        w.client.slow[1] = 3.0
         first = await w.source.begin(w.request(1))
         publish = w.source._publishes[first.id]
         slot = publish.slots[w.pool.slots()[0].program.digest]
@@ -125,7 +126,7 @@ def test_a_late_answer_names_no_arena_of_another_publish(world: Run, in_virtual_
         second = await w.source.begin(w.request(2))
         await w.source.failed(first.id, local.PublishFailure(reason="Wrong", message="m"))
         assert (slot.owner, slot.filling) == (second.id, True)
-        await asyncio.sleep(3)
+        await asyncio.sleep(5)
         assert slot.name == "1111111111111111.2"
         await w.source.close()
 
