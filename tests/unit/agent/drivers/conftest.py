@@ -40,6 +40,7 @@ class FakeWorker:
         self.capabilities = SimpleNamespace(transport="tcp")
         self.raises: BaseException | None = None
         self.hangs = False
+        self.digested: list[int] = []
 
     async def attach(self, path: Path) -> None:
         await asyncio.sleep(0.1)
@@ -47,6 +48,7 @@ class FakeWorker:
 
     async def digest(self, path: Path, buckets: list[Bucket]) -> list[BucketDigest]:
         assert path in self.attached
+        self.digested += [bucket.offset for bucket in buckets]
         return [BucketDigest(offset=b.offset, nbytes=b.nbytes, digest=D) for b in buckets]
 
     async def probe(self, session: str, *, deadline_seconds: float) -> None:

@@ -69,20 +69,21 @@ def test_a_write_that_dies_of_anything_ends_its_route_and_the_worker(world: Run,
     in_virtual_time(main())
 
 
-def test_buckets_told_twice_are_written_once(world: Run, in_virtual_time: Run) -> None:
+def test_buckets_told_twice_are_digested_and_written_once(world: Run, in_virtual_time: Run) -> None:
     """The Publisher sent the same request again: nothing is written again, and the route closes."""
 
     async def main() -> None:
         w = world()
         id_ = await w.begin(1)
-        w.fill(id_)
-        w.fill(id_)
+        w.fill(id_, digests=False)
+        w.fill(id_, digests=False)
         await w.source.copied(id_)
-        w.fill(id_)
+        w.fill(id_, digests=False)
         await w.source.order(w.order(1))
         await asyncio.sleep(5)
         (end,) = w.client.paths("/v1/routes")
         assert (end.verified, end.resent) == (True, 0)
+        assert len(w.workers[0].digested) == len(set(w.workers[0].digested)) > 1
         await w.source.close()
 
     in_virtual_time(main())
