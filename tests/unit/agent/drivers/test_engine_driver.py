@@ -26,7 +26,7 @@ from weightsync_agent.engines.base import (
 )
 from weightsync_agent.journal.file import JournalFile
 from weightsync_agent.own_pod.no_pod import NoPod
-from weightsync_agent.protocol.engine_leader import LeaderState
+from weightsync_agent.protocol.engine_leader import KeepPaused, LeaderState
 from weightsync_agent.protocol.target import TargetState
 from weightsync_agent.volume import Volume
 
@@ -48,6 +48,7 @@ class Engine:
         self.name, self.tp, self.silent = "default", ranks, False
         self.calls: list[str] = []
         self.hold: asyncio.Event | None = None
+        self.hold_pause: asyncio.Event | None = None
         self.fail: dict[str, Exception] = {}
 
     def _call(self, name: str) -> None:
@@ -76,7 +77,7 @@ class Engine:
         try:
             yield
         finally:
-            self.calls.append("go on")
+            self._call("go on")
 
     async def describe(self, ranks: Sequence[int]) -> tuple[Description, ...]:
         self._call("describe")
@@ -90,6 +91,8 @@ class Engine:
 
     async def pause(self, mode: str) -> None:
         self._call("pause")
+        if self.hold_pause is not None:
+            await self.hold_pause.wait()
 
     async def set_version(self, name: str) -> None:
         self._call("name")
@@ -123,6 +126,9 @@ class Worker:
         if self.broken is not None:
             raise self.broken
         return Region(session="s", address=1, nbytes=16)
+
+    async def digest(self, path: Path, buckets: Sequence[object]) -> list[object]:
+        return []
 
     def kill(self) -> None:
         if not self.dead.done():
@@ -359,4 +365,59 @@ async def test_a_torn_engine_that_restarts_between_two_looks_is_paused(tmp_path:
     assert world.state is LeaderState.LOOKING
     await until(lambda: world.state not in (LeaderState.LOOKING, LeaderState.COMMITTING))
     assert world.engine.calls[:2] == ["pause", "describe"]
+    await world.driver.close()
+
+
+async def test_a_look_that_was_ended_says_nothing_more(tmp_path: Path) -> None:
+    """Its standstill fails as it ends: that is no news of the look that runs by now."""
+    world = World(tmp_path)
+    world.engine.hold = asyncio.Event()
+    await world.look()
+    await until(lambda: "describe" in world.engine.calls)
+    await world.fall_silent()
+    world.engine.fail["go on"] = EngineError("gone")
+    await world.look()
+    await until(lambda: world.engine.calls.count("describe") == 2)
+    assert world.state is LeaderState.LOOKING
+    world.engine.fail.clear()
+    world.engine.hold.set()
+    await until(lambda: world.state is LeaderState.FRESH)
+    await world.driver.close()
+
+
+@pytest.mark.parametrize("name", ["default", V1.name], ids=["another name", "the journal's name"])
+async def test_a_look_at_a_torn_engine_never_resumes_it(tmp_path: Path, name: str) -> None:
+    """Whatever it calls itself; and a pause that was meant for the life before does not land in this one."""
+    world = World(tmp_path)
+    await world.seen()
+    world.engine.fail["apply"] = EngineError("no")
+    with pytest.raises(Refused):
+        await world.commit(V1)
+    await world.fall_silent()
+    world.engine.calls.clear()
+    world.engine.name = name
+    await world.seen()
+    assert world.engine.calls[:2] == ["pause", "describe"]
+    assert "go on" not in world.engine.calls
+    await world.driver.close()
+
+
+async def test_a_pause_for_the_life_before_is_ended_by_the_look(tmp_path: Path) -> None:
+    """It hangs in a torn engine that was replaced: landing later it would stop the new process for good."""
+    world = World(tmp_path)
+    await world.seen()
+    world.engine.fail["apply"] = EngineError("no")
+    with pytest.raises(Refused):
+        await world.commit(V1)
+    await until(lambda: world.driver._pausing is not None and world.driver._pausing.done())
+    world.engine.hold_pause = asyncio.Event()
+    world.engine.calls.clear()
+    world.driver._act(KeepPaused("again"))
+    await until(lambda: "pause" in world.engine.calls)
+    pausing = world.driver._pausing
+    world.engine.hold_pause = None
+    await world.fall_silent()
+    await world.seen()
+    assert pausing is not None
+    assert pausing.cancelled()
     await world.driver.close()
