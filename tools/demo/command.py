@@ -9,6 +9,7 @@ from pathlib import Path
 from tools.cluster.errors import ClusterError
 from tools.demo import options, run
 from tools.demo.errors import DemoError
+from tools.setup import cache, locks
 from tools.setup.errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,10 +19,16 @@ def main(arguments: Sequence[str]) -> int:
     """Run the demo. Returns the exit status: 1 where a bound is broken or where it could not go on."""
     chosen = options.parse(arguments, ROOT)
     try:
-        return run.demo(chosen, ROOT)
+        # One at a time: a second one would take the first one's namespace for what an old run left.
+        with locks.exclusive(cache.root() / "demo.lock", _say_waiting):
+            return run.demo(chosen, ROOT)
     except (DemoError, SetupError, ClusterError) as error:
         sys.stderr.write(f"demo: {error}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("demo: interrupted\n")
         return 130
+
+
+def _say_waiting(holder: str) -> None:
+    sys.stderr.write(f"demo: {holder} runs one already; this one begins when that has ended\n")
