@@ -88,13 +88,26 @@ def _installed(options: Options, root: Path, place: site.Site, kubectl: Kubectl,
         step.end(f"installed in namespace {options.namespace}")
     try:
         yield
-    finally:
-        if options.keep:
-            print(f"kept: export KUBECONFIG={place.kubeconfig}; kubectl -n {options.namespace} get pods,weightsyncs")
+    except BaseException:
+        _end(options, place, kubectl, helm, crds=not had_crds, quiet=True)
+        raise
+    _end(options, place, kubectl, helm, crds=not had_crds, quiet=False)
+
+
+def _end(options: Options, place: site.Site, kubectl: Kubectl, helm: Helm, *, crds: bool, quiet: bool) -> None:
+    """Clean up, or say what is kept. quiet: another error is on its way, which this one shall not hide."""
+    if options.keep:
+        print(f"kept: export KUBECONFIG={place.kubeconfig}; kubectl -n {options.namespace} get pods,weightsyncs")
+        return
+    with progress.step("clean-up") as step:
+        try:
+            namespace.remove(kubectl, helm, crds=crds)
+        except DemoError as error:
+            if not quiet:
+                raise
+            step.end(f"failed: {error}")
         else:
-            with progress.step("clean-up") as step:
-                namespace.remove(kubectl, helm, crds=not had_crds)
-                step.end("namespace and chart removed")
+            step.end("namespace and chart removed")
 
 
 def _apply(options: Options, root: Path, place: site.Site, kubectl: Kubectl) -> None:
