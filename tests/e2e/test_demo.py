@@ -1,6 +1,6 @@
 """The main job on a real node: real agents with real Mooncake in real pods under the kubelet.
 
-A short run of the demo: too few steps to learn anything, enough to publish, scale, lose an engine and read back.
+The demo as a user runs it. Its bounds in seconds are not asserted here: machines that run tests are shared.
 """
 
 import json
@@ -17,12 +17,12 @@ from tests.conftest import NodeCluster, unavailable
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 10
+STEPS = 40
 
 
 @pytest.fixture(scope="module")
 def report(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The demo's report. Its exit status is not looked at: ten steps do not reach the reward that it asks for."""
+    """The demo's report. Its exit status is not looked at, since it also stands for bounds in seconds."""
     if not node_cluster.local and not os.environ.get("IMAGE_PREFIX"):
         unavailable("KUBECONFIG is set: say where images are pulled from, by IMAGE_PREFIX")
     path = tmp_path_factory.mktemp("demo") / "report.json"
@@ -56,8 +56,15 @@ def test_engines_join_with_no_one_acting(report: dict[str, Any]) -> None:
     assert len(report["joins"]) == 3
 
 
+def test_the_reward_rises_by_what_is_published(report: dict[str, Any]) -> None:
+    """Engines that do not get the weights gain nothing (tests/controls): three tenths of what is possible is asked."""
+    first, possible = report["reward_first"], report["reward_max_possible"]
+    assert report["reward_last"] >= first + 0.3 * (possible - first)
+
+
 def test_no_answer_is_torn_or_stale(report: dict[str, Any]) -> None:
     """Every checked answer is what its version computes, span by span."""
-    assert report["checked_answers"] > 0
+    assert report["checked_answers"] >= 200
+    assert report["distinguishable"] >= 0.5
     assert report["torn_answers"] == 0
     assert report["stale_answers"] == 0
