@@ -57,7 +57,7 @@ def test_engines_join_with_no_one_acting(report: dict[str, Any]) -> None:
 
 
 def test_the_reward_rises_by_what_is_published(report: dict[str, Any]) -> None:
-    """Engines that do not get the weights gain nothing (tests/controls): three tenths of what is possible is asked."""
+    """Three tenths of what is possible; engines that get no weights gain nothing (tests/controls)."""
     first, possible = report["reward_first"], report["reward_max_possible"]
     assert report["reward_last"] >= first + 0.3 * (possible - first)
 
