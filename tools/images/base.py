@@ -12,7 +12,6 @@ from tools.setup import cache, commands, debian
 NAME = "localhost/weightsync-base"
 TAG = "bookworm"
 SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
 PACKAGES = ("ca-certificates", "ibverbs-providers", "libcurl4", "libibverbs1", "libnuma1", "python3", "python3-venv")
 # Nothing in a pod reads these, and together they are a quarter of the whole.
 UNUSED = (
@@ -39,7 +38,7 @@ def prepare() -> Archive:
         system = folder / "system"
         log = cache.log_file("image-base")
         include = f"--include={','.join(PACKAGES)}"
-        commands.run(["debootstrap", "--variant=minbase", include, SUITE, system, MIRROR], log)
+        commands.run(["debootstrap", "--variant=minbase", include, SUITE, system], log)
         for unused in UNUSED:
             shutil.rmtree(system / unused, ignore_errors=True)
             (system / unused).mkdir(parents=True)
