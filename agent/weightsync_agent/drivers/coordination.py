@@ -296,7 +296,6 @@ class Coordination:
             log.warning("commit failed", engine=action.engine.name, reason=error.reason, why=str(error))
             self._feed(e.CommitFailed(sync, key, error.reason, message, retryable))
         else:
-            metrics.PAUSE_SECONDS.observe(answer.pause_seconds)
             self._feed(e.CommitDone(sync, key, answer))
 
     async def _welcome(self, action: e.SendWelcome) -> None:

@@ -152,7 +152,6 @@ class EngineDriver:
                 self._end_look()
                 self._looking = self._background.spawn(self._look(self._looking))
             case m.SetGate(open_, reason, message):
-                metrics.GATE.set(int(open_))
                 self._own_pod.set_gate(open_, reason, message if not open_ else "")
             case m.Announce():
                 self._announce()
