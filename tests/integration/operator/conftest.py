@@ -75,11 +75,18 @@ class Place:
         return found
 
     def engines(self, name: str = "policy") -> dict[str, Json]:
-        """Engines of the plan in force, by name; empty while a slice of the head cannot be read."""
+        """Engines of the plan in force, by name.
+
+        A head that is replaced between two reads takes its slices with it: such a look is taken again.
+        """
+        parts = eventually("the slices of one head", lambda: self._whole(name), seconds=10)
+        return {engine["name"]: engine for part in parts["slices"] for engine in part["spec"].get("engines", [])}
+
+    def _whole(self, name: str) -> dict[str, list[Json]] | None:
+        """The slices of the head, or None where one of them is gone."""
         parts = [self.api.find(f"{self.slices_path}/{part}") for part in self.head(name).get("slices", [])]
-        if any(part is None for part in parts):
-            return {}
-        return {engine["name"]: engine for part in parts if part for engine in part["spec"].get("engines", [])}
+        found = [part for part in parts if part is not None]
+        return {"slices": found} if len(found) == len(parts) else None
 
     def trainer(self, name: str = "trainer-0", *ranks: SourceRank, app: str = "trainer") -> str:
         """A trainer pod whose Publishers are connected; its uid."""
