@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weightsync.version import Version, torn_name
+from weightsync_agent import failpoints
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.engines.base import ArenaRef, EngineAdapter, PauseMode
 from weightsync_agent.engines.sequence import Step
@@ -103,6 +104,7 @@ class StepRunner:
         try:
             for target in self._targets.values():
                 await target.apply_begins()
+            await failpoints.reach("target", "applying")
             await self._adapter.apply(context.arenas)
         finally:
             for target in self._targets.values():

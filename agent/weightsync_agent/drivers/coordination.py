@@ -30,7 +30,7 @@ from weightsync.wire.v1 import (
     ShardDigests,
     Welcome,
 )
-from weightsync_agent import lasting
+from weightsync_agent import failpoints, lasting
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.naming import Naming
 from weightsync_agent.drivers.programs import Programs
@@ -217,11 +217,13 @@ class Coordination:
                 await self._send_order(action)
             case e.PersistDecision(sync, term, version, label, programs):
                 decision = Decision(sync=sync, version=version, label=label, term=term, programs=dict(programs))
+                await failpoints.reach("coordinator", "verified")
                 try:
                     await asyncio.to_thread(self._decisions.write, decision)
                 except InputError as error:
                     self._feed(e.DecisionFailed(sync, str(error)))
                     return
+                await failpoints.reach("coordinator", "decided")
                 self._feed(e.DecisionPersisted(sync))
             case e.SendCommit():
                 await self._send_commit(action)
@@ -235,6 +237,7 @@ class Coordination:
     async def _ask_grant(self, action: e.AskGrant) -> None:
         request, target = action.request, action.target
         sync = request.sync
+        await failpoints.reach("coordinator", "handshake")
         until = time.monotonic() + self._stall + FENCE_SECONDS
         while True:
             try:
@@ -296,6 +299,7 @@ class Coordination:
             log.warning("commit failed", engine=action.engine.name, reason=error.reason, why=str(error))
             self._feed(e.CommitFailed(sync, key, error.reason, message, retryable))
         else:
+            await failpoints.reach("coordinator", "committed")
             self._feed(e.CommitDone(sync, key, answer))
 
     async def _welcome(self, action: e.SendWelcome) -> None:

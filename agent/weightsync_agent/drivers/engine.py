@@ -24,6 +24,7 @@ from weightsync.wire.v1 import (
     VoidRequest,
     Welcome,
 )
+from weightsync_agent import failpoints
 from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
 from weightsync_agent.drivers.programs import Programs
@@ -333,9 +334,11 @@ class EngineDriver:
         """The decision. Idempotent: answered at once where the engine serves that version."""
         self.fence.raise_to(request.term, request.coordinator)
         self._check_present()  # a look may last as long as the engine's start: nobody waits for that here
+        await failpoints.reach("target", "decided")
         async with self._committing:
             if not self.machine.serves(request.version):
                 await self._apply(request)
+            await failpoints.reach("target", "committed")
             context = self._context
             return CommitAnswer(
                 version=request.version.name,
@@ -435,7 +438,9 @@ class EngineDriver:
             raise Refused(self.machine.problem, reason="EngineRefused", status=422)
         if self.machine.state is m.LeaderState.COMMITTING:
             raise Refused("the engine is being committed to", reason="Busy", status=503)
-        return await self.target(request.rank).grant(request)
+        grant = await self.target(request.rank).grant(request)
+        await failpoints.reach("target", "handshake")
+        return grant
 
     async def void(self, request: VoidRequest) -> Accepted:
         """Writers of a grant never got an order."""

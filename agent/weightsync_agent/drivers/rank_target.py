@@ -24,6 +24,7 @@ from weightsync.wire.v1 import (
     Region,
     VoidRequest,
 )
+from weightsync_agent import failpoints
 from weightsync_agent.arenas.sizing import check_room
 from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.journal.records import JournalRank
@@ -223,6 +224,7 @@ class RankTarget:
             for bucket in request.buckets:
                 if bucket.offset + bucket.nbytes > self.program.layout.nbytes:
                     raise InputError(f"bucket {bucket.offset}+{bucket.nbytes} lies outside rank {self.program.rank}")
+            await failpoints.reach("target", "writing")
             began = time.monotonic()
             runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in request.buckets]
             computed = tuple(await self.worker.digest(self.path, runs))
@@ -235,6 +237,7 @@ class RankTarget:
         if request.last:
             async with self._lock:
                 self._handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
+            await failpoints.reach("target", "verified")
         return answer
 
     async def seal(self, request: CommitRequest) -> None:

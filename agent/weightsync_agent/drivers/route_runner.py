@@ -12,6 +12,7 @@ from weightsync.buckets import Bucket
 from weightsync.digests import BucketDigest
 from weightsync.errors import PeerError, TransferError, WeightSyncError
 from weightsync.wire.v1 import Accepted, PlannedRoute, Receipts, ReceiptsAnswer, RouteEnd, SyncOrder, WriterId
+from weightsync_agent import failpoints
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import route as r
@@ -72,6 +73,7 @@ class RouteRunner:
             ended = r.End(False, False, UNEXPECTED, f"{planned.engine}, rank {planned.rank}: {error!r}")
         if self._receipting is not None:
             await self._receipting
+        await failpoints.reach("source", "verified")
         await self._report(self._end(ended))
 
     async def _follow(self) -> r.End:
@@ -132,6 +134,7 @@ class RouteRunner:
         try:
             async for bucket in self._worker.write(self._arena, runs, region, stall_seconds=self.order.stall_seconds):
                 self.feed(r.Written((bucket.offset,)))
+                await failpoints.reach("source", "writing")
         except TransferError as error:
             self._note(error)
         except BaseException as error:

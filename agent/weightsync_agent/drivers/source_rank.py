@@ -32,6 +32,7 @@ from weightsync.wire.v1 import (
     SyncOrder,
     WriterId,
 )
+from weightsync_agent import failpoints
 from weightsync_agent.arenas.pool import ArenaPool, Slot
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.programs import Programs
@@ -404,6 +405,7 @@ class SourceRank:
 
     async def order(self, order: SyncOrder) -> Accepted:
         """Take an order: write the routes from arenas that hold, or will hold, that version."""
+        await failpoints.reach("source", "handshake")
         async with self._ordering:
             if self._order is not None:
                 await self._end(self._order, "a newer order came")

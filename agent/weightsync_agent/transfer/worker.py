@@ -13,12 +13,14 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import xxhash
 from mooncake.engine import TransferEngine
 
 from weightsync.errors import TransferError
+from weightsync_agent import failpoints
 from weightsync_agent.transfer.codes import check
 from weightsync_agent.transfer.frames import Message, pack, receive
 from weightsync_agent.transfer.registration import Registry
@@ -85,7 +87,8 @@ class Worker:
         except TransferError as error:
             self.send({"event": "end", "write": number, "failed": str(error), "lost": 0})
             return
-        self._pump.add(Write(number, message["session"], path, source, message["address"], buckets))
+        write = Write(number, message["session"], path, source, message["address"], buckets)
+        failpoints.later(partial(self._pump.add, write))
 
     def _detach(self, message: Message) -> None:
         path = message["path"]
@@ -99,6 +102,7 @@ class Worker:
             # The hash releases the GIL and keeps no view: threads scale, and the arena can be unmapped afterwards.
             def digest(bucket: tuple[int, int]) -> str:
                 with payload[bucket[0] : bucket[0] + bucket[1]] as run:
+                    failpoints.corrupt(run)
                     return xxhash.xxh3_128_hexdigest(run)
 
             return list(self._hashing.map(digest, buckets))
