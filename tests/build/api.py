@@ -40,7 +40,7 @@ class Api:
         self._context = ssl.create_default_context(cafile=str(authority))
         if pair is not None:
             self._context.load_cert_chain(*pair)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def call(self, method: str, path: str, body: Any = None, content: str = "application/json") -> Answer:
         """One request, whatever its answer."""
@@ -55,7 +55,7 @@ class Api:
         connection = http.client.HTTPSConnection(self.url.removeprefix("https://"), context=self._context, timeout=10)
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": content, **self._headers})
+            connection.request(method, path, data, {"Content-Type": content, **self.headers})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:

@@ -84,6 +84,21 @@ def test_agents_get_their_rights_by_namespace(chart: Helm) -> None:
     assert named(objects, "RoleBinding", "weightsync-agent", "rl")["subjects"][0]["name"] == "x"
 
 
+def test_the_policy_is_for_the_agents_accounts(chart: Helm) -> None:
+    """Of each namespace, by the name that the values give; fails closed; without namespaces there is no policy."""
+    flags = ("--set=agent.namespaces={rl,eval}", "--set=agent.serviceAccount.name=x")
+    objects = chart.objects(*flags)
+    policy = named(objects, "ValidatingAdmissionPolicy", "weightsync-agent")["spec"]
+    assert policy["failurePolicy"] == "Fail"
+    (condition,) = policy["matchConditions"]
+    accounts = '["system:serviceaccount:rl:x", "system:serviceaccount:eval:x"]'
+    assert condition["expression"] == f"request.userInfo.username in {accounts}"
+    assert all(rule["message"] and rule["reason"] == "Forbidden" for rule in policy["validations"])
+    binding = named(objects, "ValidatingAdmissionPolicyBinding", "weightsync-agent")["spec"]
+    assert binding == {"policyName": "weightsync-agent", "validationActions": ["Deny", "Audit"]}
+    assert "ValidatingAdmissionPolicy" not in chart.text()
+
+
 def test_the_operator_is_confined(chart: Helm) -> None:
     """Not root, nothing writable, no capability, no service links, and one Lease by name."""
     objects = chart.objects()

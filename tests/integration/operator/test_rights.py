@@ -111,14 +111,16 @@ def test_the_operator_works_with_the_charts_rights(
 def test_an_agent_may_say_what_it_is_and_no_more(
     rights: str, api: Api, place: Place, light_cluster: LightCluster
 ) -> None:
-    """It reads WeightSyncs and slices, writes pods/status; it may not change a pod, a WeightSync or a slice."""
+    """It reads WeightSyncs and single slices, writes pods/status; it may not read or change a pod, or list slices."""
     agent = Api(light_cluster.url, light_cluster.authority, token=token(api, rights, "weightsync-agent"))
     uid = place.pod("rollout-a", "rollout")
     said = manifests.said(uid, Announcement(address="a:1"))
     agent.apply(f"{place.pods_path}/rollout-a/status", said, "weightsync-agent")
     assert agent.get(place.syncs_path)["items"] == []
-    assert agent.get(place.slices_path)["items"] == []
+    assert agent.call("GET", f"{place.slices_path}/none").status == 404
     refused = [
+        agent.call("GET", place.slices_path),
+        agent.call("GET", f"{place.pods_path}/rollout-a"),
         agent.call("POST", place.syncs_path, manifests.weightsync()),
         agent.call(
             "PATCH",
