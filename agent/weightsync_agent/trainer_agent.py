@@ -21,7 +21,7 @@ from weightsync.wire.v1 import (
 )
 from weightsync_agent.arenas.pool import ArenaPool
 from weightsync_agent.base import Common
-from weightsync_agent.drivers.coordination import STATUS_CURRENT, Coordination
+from weightsync_agent.drivers.coordination import Coordination
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_rank import SourceRank
 from weightsync_agent.journal.file import StateFile
@@ -29,6 +29,7 @@ from weightsync_agent.journal.records import Decision
 from weightsync_agent.peers.auth import Caller
 from weightsync_agent.peers.server import HttpServer, accepts, answers, own
 from weightsync_agent.plan_feed.base import PlanFeed
+from weightsync_agent.protocol.coordinator import ASK_CURRENT
 from weightsync_agent.trainer.socket import TrainerSocket
 
 log = structlog.get_logger(__name__)
@@ -53,7 +54,8 @@ class TrainerAgent:
             publish_report=common.own_pod.report,
             stall_seconds=common.settings.stall_seconds,
             # Without a cluster nobody announces that an engine began a new life: it is asked.
-            status_current=STATUS_CURRENT if common.settings.in_cluster else 2.0,
+            # A plan file tells of restarts later than announcements do.
+            ask_current=ASK_CURRENT if common.settings.in_cluster else 2.0,
         )
         self._socket = HttpServer(TrainerSocket(common.settings.uid, self.connect).routes())
 

@@ -15,6 +15,9 @@ Uid = Annotated[str, Field(min_length=1, max_length=128)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
+MaxUnavailable = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$", max_length=4)]
+
+
 class Source(Record):
     """One trainer pod: its agent's address and its ranks."""
 
@@ -70,11 +73,22 @@ class Transfer(Record):
 
 
 class Strategy(Record):
-    """When engines switch. Barrier: all that are staged by the deadline commit together."""
+    """When engines switch.
 
-    type: Literal["Barrier"] = "Barrier"
+    Barrier: all that are staged by the deadline commit together. Rolling: each when it is staged, at most
+    ``max_unavailable`` at a time: a count, or a share of the sync's engines as "25%".
+    """
+
+    type: Literal["Barrier", "Rolling"] = "Barrier"
+    max_unavailable: MaxUnavailable = "25%"
     deadline_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     pause_mode: Literal["Abort", "Retract", "InPlace"] = "Retract"
+
+    def unavailable(self, engines: int) -> int:
+        """How many of so many engines may be away at once: a share is rounded down, and one always may."""
+        if isinstance(self.max_unavailable, int):
+            return self.max_unavailable
+        return max(1, engines * int(self.max_unavailable[:-1]) // 100)
 
 
 class Plan(Record):

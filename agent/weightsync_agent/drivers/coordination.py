@@ -39,9 +39,10 @@ from weightsync_agent.journal.records import Decision
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient, Unreachable
 from weightsync_agent.protocol import events as e
-from weightsync_agent.protocol.coordinator import Coordinator, Sealed, Standing
+from weightsync_agent.protocol.coordinator import ASK_CURRENT, Coordinator
 from weightsync_agent.protocol.gather import Gather
 from weightsync_agent.protocol.reporting import report_of
+from weightsync_agent.protocol.standing import Sealed
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +50,7 @@ TICK = 0.2  # seconds between two looks at deadlines, while this agent coordinat
 KEPT = 64  # outcomes that can still be asked for
 FENCE_SECONDS = 15.0  # for a target to replace its transfer worker before it can grant
 FENCE_PAUSE = 0.1
-STATUS = 1.0  # seconds between two questions to an engine that is not current
 RETRYABLE = frozenset({"EngineFailed", "EngineSilent", "Busy", "NoWorker"})  # a commit may succeed a moment later
-STATUS_CURRENT = 15.0  # and to one that is: a restart is told by its announcement, this is for plan files
 
 
 class Coordination:
@@ -67,21 +66,19 @@ class Coordination:
         decisions: StateFile[Decision],
         publish_report: Callable[[Report], None],
         stall_seconds: float,
-        status_current: float = STATUS_CURRENT,
+        ask_current: float = ASK_CURRENT,
     ) -> None:
         self.life = secrets.token_hex(4)
-        self.machine = Coordinator(uid, ours, stall_seconds=stall_seconds, life=self.life)
+        self.machine = Coordinator(uid, ours, stall_seconds=stall_seconds, life=self.life, ask_current=ask_current)
         self._client = client
         self._programs = programs
         self._decisions = decisions
         self._report = publish_report
         self._stall = stall_seconds
-        self._status_current = status_current
         self._gather = Gather()
         self._naming = Naming()
         self._waiting: dict[tuple[int, str, int], asyncio.Future[PublishAnswer]] = {}
         self._outcomes: OrderedDict[str, asyncio.Future[PublishOutcome]] = OrderedDict()
-        self._asked: dict[str, float] = {}
         self._background = Background("coordinator")
         self._ticker: asyncio.Task[None] | None = None
         self._restore()
@@ -94,8 +91,7 @@ class Coordination:
             log.warning("the last decision cannot be read; the next publish makes one", why=str(error))
             return
         if decision is not None:
-            self.machine.restored = True
-            self.machine.sealed = Sealed(decision.version, decision.label, dict(decision.programs))
+            self.machine.sealed = Sealed(decision.version, decision.label, dict(decision.programs), decision.term)
 
     # --- events from outside ---
 
@@ -231,6 +227,8 @@ class Coordination:
                 await self._end_order(action)
             case e.SendWelcome():
                 await self._welcome(action)
+            case e.AskStatus(engine):
+                await self._status(engine.key, engine.address)
             case _:
                 raise TypeError(f"no such action: {action!r}")
 
@@ -279,7 +277,13 @@ class Coordination:
             self._feed(e.OrderRefused(action.order.sync, action.writer, certain, error.reason, message))
 
     async def _end_order(self, action: e.EndOrder) -> None:
-        end = OrderEnd(sync=action.sync, term=action.term, writer=action.writer, version=action.version)
+        end = OrderEnd(
+            sync=action.sync,
+            term=action.term,
+            coordinator=self.machine.uid,
+            writer=action.writer,
+            version=action.version,
+        )
         try:
             await self._client.persist(
                 self._address(action.writer.uid), "/v1/orders/end", Accepted, end, seconds=self._stall * 2
@@ -317,16 +321,6 @@ class Coordination:
         while True:
             await asyncio.sleep(TICK)
             self._feed(e.Tick())
-            if self.machine.sealed is not None:
-                self._ask_status(time.monotonic())
-
-    def _ask_status(self, now: float) -> None:
-        for key, known in self.machine.engines.items():
-            every = self._status_current if known.standing is Standing.CURRENT else STATUS
-            if self.machine.sync is None and now - self._asked.get(key, 0.0) >= every:
-                self._asked[key] = now
-                self._background.spawn(self._status(key, known.engine.address))
-        self._asked = {key: at for key, at in self._asked.items() if key in self.machine.engines}
 
     async def _status(self, key: str, address: str) -> None:
         try:

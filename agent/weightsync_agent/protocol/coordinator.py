@@ -4,26 +4,45 @@
 - handshake with every target first; then orders to the sources; a member whose handshake, route or deadline
   fails is taken out and repaired later: nobody waits for it (but, under Barrier, until its deadline);
 - the decision is on disk before the first commit; from then on nobody aborts the version;
+- Barrier decides when every member is staged or out. Rolling, and a repair, decide as soon as the sources' digests
+  say what the version is: each engine commits when it is staged, and no more than maxUnavailable at a time;
+- a coordinator that begins a term asks every engine what it serves: what one of them was told to commit is decided,
+  whoever decided it, and is finished by repairs; what nobody was told is run again by the next publish;
 - a repair (an engine that joined, or fell behind) is a sync of the last decided version; a publish supersedes
   it as long as it is not decided, and takes its engines in.
 """
 
-from dataclasses import dataclass, field
+from collections import deque
 from enum import Enum
 
 from weightsync.errors import CoverageError
-from weightsync.plan import Engine, Plan, Target
-from weightsync.version import Version, version_name
-from weightsync.wire.v1 import Capabilities, EngineOutcome, GrantRequest, PublishOutcome, VoidRequest, WriterId
+from weightsync.plan import Plan, Target
+from weightsync.version import version_name
+from weightsync.wire.v1 import (
+    Capabilities,
+    Decided,
+    EngineOutcome,
+    GrantRequest,
+    PublishOutcome,
+    VoidRequest,
+    WriterId,
+)
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.gather import Gathered
 from weightsync_agent.protocol.repair import backoff
-from weightsync_agent.protocol.sync import Member, MemberState, Sync, percentile
+from weightsync_agent.protocol.standing import Known, LastSync, Sealed, Standing
+from weightsync_agent.protocol.sync import Member, MemberState, Sync
 from weightsync_agent.protocol.table import Machine, Row
 
 COMMIT_GRACE = 2.0  # after that, for the last answer to arrive
 WELCOME_SECONDS = 5.0  # between two welcomes of an engine: it may have been restarted, or missed the first
 COMMIT_SECONDS = 15.0  # for all tries of one engine's commit: it may hold the next version no longer
+HANDSHAKE_SECONDS = 1.0  # Rolling: how long those that granted wait for the others, once they are half of all
+ASK_CURRENT = 15.0  # between two questions to an engine that serves the version: its restarts are announced
+SOURCE_SECONDS = 2.0  # until a version that its sources lack is tried again
+# Of the sources: no reason to leave the engine out of the next sync.
+SOURCES_FAULT = frozenset({"NotFilled", "SourceGone", "ShardsMissing", "CoverageIncomplete"})
+ASK_OTHERS = 1.0  # and to one that does not, or has not said
 
 
 class CoordinatorState(Enum):
@@ -36,74 +55,36 @@ class CoordinatorState(Enum):
     COMMITTING = "engines apply; the version can no longer be aborted"
 
 
-class Standing(Enum):
-    """One engine, as the coordinator knows it."""
-
-    JOINING = "new in the plan; has not been fed yet"
-    CURRENT = "serves the last decided version"
-    BEHIND = "serves an older one, or none, and will be repaired"
-
-
-@dataclass
-class Known:
-    """What is known of one life of one engine."""
-
-    engine: Engine
-    standing: Standing = Standing.JOINING
-    version: str = ""
-    failures: int = 0
-    retry_at: float = 0.0
-    welcome_at: float = 0.0
-    asked: bool = False  # it has said what it serves, in this life of ours
-    reason: str = ""
-    message: str = ""
-
-
-@dataclass
-class Sealed:
-    """The last decided version: what repairs deliver."""
-
-    version: Version
-    label: str
-    roots: dict[str, str]
-
-
-@dataclass
-class LastSync:
-    """Figures of the last sync that was decided."""
-
-    version: str
-    label: str
-    engines: int
-    nbytes: int
-    seconds: float
-    pauses: list[float] = field(default_factory=list)
-
-    def pause(self, share: float) -> float:
-        """A percentile of the engines' pauses, in seconds."""
-        return percentile(self.pauses, share)
-
-
 class Coordinator(Machine[CoordinatorState]):
     """See the module's rules. life: a nonce of this process, so that no sync's id is ever used twice."""
 
-    def __init__(self, uid: str, ours: Capabilities, *, stall_seconds: float, life: str = "0") -> None:
+    def __init__(
+        self,
+        uid: str,
+        ours: Capabilities,
+        *,
+        stall_seconds: float,
+        life: str = "0",
+        ask_current: float = ASK_CURRENT,
+    ) -> None:
         super().__init__(CoordinatorState.IDLE)
         self.uid = uid
         self.life = life
         self.ours = ours
         self.stall_seconds = stall_seconds
+        self.ask_current = ask_current
         self.plan: Plan | None = None
         self.term = 0
         self.engines: dict[str, Known] = {}
         self.sync: Sync | None = None
-        self.queued: Gathered | None = None
+        self.queued: deque[Gathered] = deque()
         self.broken: dict[str, tuple[str, str]] = {}
         self.sealed: Sealed | None = None
         self.last: LastSync | None = None
         self.count = 0
         self.published = 0
-        self.restored = False  # sealed comes from a former life
+        self.ask_until = 0.0  # a new term asks the engines what they serve before it repairs or welcomes
+        self.granting_until: float | None = None
         self.error: tuple[str, str] = ("", "")
 
     @property
@@ -115,8 +96,11 @@ class Coordinator(Machine[CoordinatorState]):
 
     def _plan(self, event: e.PlanChanged, now: float) -> list[object]:
         self.plan = event.plan
-        if event.plan.coordinator == self.uid:
-            self.term = max(self.term, event.plan.term)  # a successor's term is not ours to use
+        if event.plan.coordinator == self.uid and event.plan.term > self.term:
+            self.term = event.plan.term  # a successor's term is not ours to use
+            self.ask_until = now + self.stall_seconds
+            for known in self.engines.values():
+                known.asked, known.ask_at = False, now
         wanted = {engine.key: engine for engine in event.plan.engines}
         for key in [key for key in self.engines if key not in wanted]:
             del self.engines[key]
@@ -138,8 +122,10 @@ class Coordinator(Machine[CoordinatorState]):
     def _publish(self, event: e.Published, now: float) -> list[object]:
         if self.state is CoordinatorState.IDLE:
             return self._begin(event.gathered, now)
-        actions = self._drop_queued("Superseded", "Superseded", "a newer version was published")
-        self.queued = event.gathered
+        actions: list[object] = []
+        if self.plan is None or self.plan.strategy.type != "Barrier":
+            actions = self._drop_queued("Superseded", "a newer version was published")
+        self.queued.append(event.gathered)
         if self.sync is not None and self.sync.repair and self.state in _UNDECIDED:
             for key, member in self.sync.members.items():
                 if member.grants and key in self.engines:
@@ -148,11 +134,11 @@ class Coordinator(Machine[CoordinatorState]):
             actions += self._finish(now)
         return actions
 
-    def _drop_queued(self, outcome: str, reason: str, message: str) -> list[object]:
-        if self.queued is None:
-            return []
-        gathered, self.queued = self.queued, None
-        return [self._ended(gathered, reason, message)]
+    def _drop_queued(self, reason: str, message: str, name: str = "") -> list[object]:
+        """End the versions that wait, or the one of that name."""
+        drop = [g for g in self.queued if name in ("", version_name(g.lineage, g.number))]
+        self.queued = deque(g for g in self.queued if g not in drop)
+        return [self._ended(gathered, reason, message) for gathered in drop]
 
     def _ended(self, gathered: Gathered, reason: str, message: str) -> e.Outcome:
         outcome = PublishOutcome(ended=True, reason=reason, message=message)
@@ -206,7 +192,7 @@ class Coordinator(Machine[CoordinatorState]):
             repair=repair.version if repair else None,
             roots=dict(repair.roots) if repair else {},
         )
-        self.state = CoordinatorState.GRANTING
+        self.state, self.granting_until = CoordinatorState.GRANTING, None
         return [
             e.AskGrant(
                 engine=member.engine.key,
@@ -263,7 +249,8 @@ class Coordinator(Machine[CoordinatorState]):
         end, sync = event.end, self.sync
         key = (end.target, end.rank, end.writer.key)
         for member in sync.members.values() if sync else ():
-            if key not in member.pending:
+            given = member.grants.get(end.rank)
+            if key not in member.pending or given is None or given.grant != end.grant:
                 continue
             member.pending.discard(key)
             if end.verified:
@@ -286,8 +273,8 @@ class Coordinator(Machine[CoordinatorState]):
 
     def _broken(self, event: e.PublishBroken, now: float) -> list[object]:
         name = version_name(event.lineage, event.number)
-        if self.queued is not None and version_name(self.queued.lineage, self.queued.number) == name:
-            return self._drop_queued("Failed", event.reason, event.message)
+        if dropped := self._drop_queued(event.reason, event.message, name):
+            return dropped
         if self.sync is not None and version_name(self.sync.lineage, self.sync.number) == name:
             return self._abort(event.reason, event.message, now)
         self.broken = {name: (event.reason, event.message)}
@@ -295,10 +282,7 @@ class Coordinator(Machine[CoordinatorState]):
 
     def _broken_later(self, event: e.PublishBroken, now: float) -> list[object]:
         """What is decided is finished; only a version that waits can still be dropped."""
-        name = version_name(event.lineage, event.number)
-        if self.queued is not None and version_name(self.queued.lineage, self.queued.number) == name:
-            return self._drop_queued("Failed", event.reason, event.message)
-        return []
+        return self._drop_queued(event.reason, event.message, version_name(event.lineage, event.number))
 
     def _abort(self, reason: str, message: str, now: float) -> list[object]:
         self.error = (reason, message)
@@ -319,15 +303,26 @@ class Coordinator(Machine[CoordinatorState]):
                 member.state, member.pending = MemberState.STAGING, member.routes()
         if self.state in _UNDECIDED and not sync.live():
             return self._finish(now)
-        if self.state is CoordinatorState.GRANTING and not sync.live(MemberState.GRANTING):
-            self.state = CoordinatorState.STAGING
-            orders = sync.orders(sync.term, self.stall_seconds)
-            return [e.SendOrder(writer, order) for writer, order in orders.values()]
-        if self.state is CoordinatorState.STAGING and not sync.live(MemberState.STAGING):
+        if self.state is CoordinatorState.GRANTING:
+            return self._order(sync, now)
+        if self.state is CoordinatorState.STAGING and (sync.each or not sync.live(MemberState.STAGING)):
             return self._decide(now)
-        if self.state is CoordinatorState.COMMITTING and not sync.live(MemberState.COMMITTING):
-            return self._finish(now)
+        if self.state is CoordinatorState.COMMITTING:
+            return self._commit_staged(sync, now)
         return []
+
+    def _order(self, sync: Sync, now: float) -> list[object]:
+        """Every handshake is through: tell the sources what to write."""
+        waiting = sync.live(MemberState.GRANTING)
+        if sync.rolling and waiting and self.granting_until is None:
+            granted = sync.live(MemberState.STAGING)
+            if len(granted) >= len(waiting):
+                self.granting_until = now + HANDSHAKE_SECONDS
+        if waiting:
+            return []
+        self.state = CoordinatorState.STAGING
+        orders = sync.orders(sync.term, self.uid, self.stall_seconds)
+        return [e.SendOrder(writer, order) for writer, order in orders.values()]
 
     def _decide(self, now: float) -> list[object]:
         sync = self.sync
@@ -347,22 +342,30 @@ class Coordinator(Machine[CoordinatorState]):
         sync = self.sync
         if sync is None or sync.version is None:
             return []
-        self.sealed, self.restored = Sealed(sync.version, sync.label, dict(sync.roots)), False
+        self.sealed = Sealed(sync.version, sync.label, dict(sync.roots), sync.term)
         self.error = ("", "")
-        sync.commit_until = now + COMMIT_SECONDS
+        self.state = CoordinatorState.COMMITTING
+        return self._commit_staged(sync, now)
+
+    def _commit_staged(self, sync: Sync, now: float) -> list[object]:
+        """Commit what is staged, as many at a time as may be away; the end where nobody is left."""
         actions: list[object] = []
-        for member in sync.live(MemberState.STAGED):
-            member.state = MemberState.COMMITTING
+        for member in sync.live(MemberState.STAGED)[: sync.room()]:
+            member.state, member.commit_until = MemberState.COMMITTING, now + COMMIT_SECONDS
             actions.append(self._send_commit(sync, member, now))
-        return actions or self._finish(now)
+        if not sync.live(MemberState.STAGING, MemberState.STAGED, MemberState.COMMITTING):
+            return self._finish(now)
+        return actions
 
     def _undecided(self, event: e.DecisionFailed, now: float) -> list[object]:
+        if self.sync is not None:
+            self.sync.version = None
         return self._abort("DecisionNotWritten", event.message, now)
 
     def _send_commit(self, sync: Sync, member: Member, now: float) -> e.SendCommit:
         member.commit_tries += 1
         member.retry_at = None
-        timeout = max(1.0, sync.commit_until - now)
+        timeout = max(1.0, member.commit_until - now)
         return e.SendCommit(member.engine, sync.commit_request(member, sync.term, self.uid), timeout)
 
     def _committed(self, event: e.CommitDone, now: float) -> list[object]:
@@ -385,7 +388,7 @@ class Coordinator(Machine[CoordinatorState]):
         if sync is None:
             return []
         member = sync.members[event.engine]
-        if event.retryable and now < sync.commit_until:
+        if event.retryable and now < member.commit_until:
             member.retry_at = now + backoff(member.commit_tries)
             return []
         sync.out(member, "Failed", event.reason, event.message)
@@ -454,7 +457,10 @@ class Coordinator(Machine[CoordinatorState]):
         if outcome.outcome == "Superseded":
             known.retry_at = now
             return
-        if outcome.outcome == "Failed":
+        if outcome.outcome == "Failed" and outcome.reason in SOURCES_FAULT:
+            known.retry_at = now + SOURCE_SECONDS
+            known.reason, known.message = outcome.reason, outcome.message
+        elif outcome.outcome == "Failed":
             known.failures += 1
             known.retry_at = now + backoff(known.failures)
             known.reason, known.message = outcome.reason, outcome.message
@@ -466,20 +472,35 @@ class Coordinator(Machine[CoordinatorState]):
             known.failures, known.reason, known.message = 0, "", ""
 
     def _next(self, now: float) -> list[object]:
-        """What an idle coordinator does: the queued publish, else repairs that are due, else welcomes."""
+        """What an idle coordinator does: the queued publish, else questions and repairs that are due, or welcomes."""
         if self.state is not CoordinatorState.IDLE:
             return []
-        if self.queued is not None:
-            gathered, self.queued = self.queued, None
-            return self._begin(gathered, now)
+        if self.queued:
+            return self._begin(self.queued.popleft(), now)
         if not self.active:
             return []
+        asks = self._ask(now)
+        if now < self.ask_until and not all(known.asked for known in self.engines.values()):
+            return asks
         if self.sealed is None:
-            return self._welcome(now)
-        due = [k for k in self.engines.values() if k.standing is not Standing.CURRENT and k.retry_at <= now]
-        if self.restored:  # they may well serve it already: asked first, or their sealed arenas would be lost
-            due = [k for k in due if k.asked]
-        able = [k for k in due if self._repairable(k)]
+            return asks + self._welcome(now)
+        return asks + self._repair(self.sealed, now)
+
+    def _ask(self, now: float) -> list[object]:
+        """What do the engines serve? Each in its own rhythm."""
+        due = [known for known in self.engines.values() if known.ask_at <= now]
+        for known in due:
+            known.ask_at = now + (self.ask_current if known.standing is Standing.CURRENT else ASK_OTHERS)
+        return [e.AskStatus(known.engine) for known in due]
+
+    def _repair(self, sealed: Sealed, now: float) -> list[object]:
+        """Bring the last version to engines that lack it, and said so: one that serves it would lose its replica."""
+        due = [
+            known
+            for known in self.engines.values()
+            if known.asked and known.standing is not Standing.CURRENT and known.retry_at <= now
+        ]
+        able = [known for known in due if self._repairable(known)]
         for known in due:
             if known not in able:
                 known.reason = "ProgramNotFilled"
@@ -489,10 +510,9 @@ class Coordinator(Machine[CoordinatorState]):
         if not able or self.plan is None:
             return []
         # One that failed before is repaired alone, so that it holds no joiner.
-        together = [k for k in able if not k.failures] or [min(able, key=lambda k: k.retry_at)]
-        v = self.sealed.version
-        gathered = Gathered(v.lineage, v.number, self.sealed.label, {}, now)
-        return self._start(gathered, self.plan, together, now, repair=self.sealed)
+        together = [known for known in able if not known.failures] or [min(able, key=lambda known: known.retry_at)]
+        gathered = Gathered(sealed.version.lineage, sealed.version.number, sealed.label, {}, now)
+        return self._start(gathered, self.plan, together, now, repair=sealed)
 
     def _welcome(self, now: float) -> list[object]:
         new = [known for known in self.engines.values() if now >= known.welcome_at]
@@ -506,14 +526,14 @@ class Coordinator(Machine[CoordinatorState]):
         sync = self.sync
         if sync is None:
             return self._next(now)
-        if self.state in _UNDECIDED and now >= sync.deadline:
-            waiting = (MemberState.GRANTING, MemberState.STAGING)
-            for member in sync.live(*waiting):
-                lack = f"{len(member.pending)} routes" if member.pending else "its handshake"
-                message = f"{member.engine.name}: {lack} unfinished after {now - sync.started:.1f} s"
-                sync.out(member, "Failed", "DeadlineExceeded", message)
+        if self.state is CoordinatorState.GRANTING and self.granting_until is not None and now >= self.granting_until:
+            for member in sync.live(MemberState.GRANTING):
+                message = f"{member.engine.name}: its handshake took longer than that of the others"
+                sync.out(member, "Failed", "HandshakeSlow", message)
+            return self._advance(now)
+        if now >= sync.deadline and self._overdue(sync, now):
             actions = self._advance(now)
-            if self.state is CoordinatorState.STAGING and self.sync is sync:
+            if self.state is CoordinatorState.STAGING and self.sync is sync and not sync.live(MemberState.STAGING):
                 # Every live member is staged, and still it cannot be said what the version is.
                 return self._abort("ShardsMissing", "a source did not report its shard by the deadline", now)
             return actions
@@ -521,26 +541,56 @@ class Coordinator(Machine[CoordinatorState]):
             return []
         again: list[object] = []
         for member in sync.live(MemberState.COMMITTING):
-            if now > sync.commit_until + COMMIT_GRACE:
+            if now > member.commit_until + COMMIT_GRACE:
                 sync.out(member, "Failed", "CommitUnanswered", f"{member.engine.name} did not answer its commit")
             elif member.retry_at is not None and member.retry_at <= now:
                 again.append(self._send_commit(sync, member, now))
         return again + self._advance(now)
 
+    def _overdue(self, sync: Sync, now: float) -> bool:
+        """Take out the members that are not staged at the deadline; whether the sync is to go on from here."""
+        if self.state is CoordinatorState.DECIDING:
+            return False
+        unfinished = sync.live(MemberState.GRANTING, MemberState.STAGING)
+        for member in unfinished:
+            lack = f"{len(member.pending)} routes" if member.pending else "its handshake"
+            message = f"{member.engine.name}: {lack} unfinished after {now - sync.started:.1f} s"
+            sync.out(member, "Failed", "DeadlineExceeded", message)
+        return bool(unfinished) or self.state in _UNDECIDED
+
     def _status(self, event: e.StatusSeen, now: float) -> list[object]:
         known = self.engines.get(event.engine)
-        if known is None or event.status is None:
+        if known is None:
             return []
-        known.asked = True
-        status, sealed = event.status, self.sealed
+        if event.status is None:
+            if known.standing is not Standing.CURRENT and not known.failures:
+                known.reason, known.message = "Silent", f"the agent of {known.engine.name} does not answer"
+            return []
+        status = event.status
         if status.incarnation != known.engine.incarnation:
             return []
+        known.asked = True
+        if known.reason == "Silent" and not known.failures:
+            known.reason, known.message = "", ""
+        self._adopt(status.decided)
+        sealed = self.sealed
         if sealed is not None and status.version == sealed.version.name and status.journal == "Current":
             self._current(event.engine, status.version)
         elif known.standing is Standing.CURRENT:
             known.standing, known.version, known.retry_at = Standing.BEHIND, status.version, now
             known.reason, known.message = "EngineChanged", f"{known.engine.name} serves {status.version or 'nothing'}"
         return [e.Changed(), *self._next(now)]
+
+    def _adopt(self, decided: Decided | None) -> None:
+        """An engine was told to commit this version: it is decided, whoever decided it."""
+        if decided is None or self.state is not CoordinatorState.IDLE:
+            return
+        found = Sealed(decided.version, decided.label, dict(decided.programs), decided.term)
+        if self.sealed is None or found.order > self.sealed.order:
+            self.sealed = found
+            for known in self.engines.values():
+                if known.standing is Standing.CURRENT and known.version != found.version.name:
+                    known.standing = Standing.BEHIND
 
     def member(self, event: "e.GrantGiven | e.GrantRefused | e.CommitDone | e.CommitFailed") -> Member | None:
         """The member of the running sync that the event is about; None for a late one."""
@@ -552,6 +602,7 @@ class Coordinator(Machine[CoordinatorState]):
 
 _S = CoordinatorState
 _UNDECIDED = (_S.GRANTING, _S.STAGING)
+_ORDERED = (_S.STAGING, _S.DECIDING, _S.COMMITTING)  # routes are open, or may be
 _ANY = tuple(_S)
 
 
@@ -593,25 +644,32 @@ Coordinator.table = {
         Row(None, Coordinator._not_granted, lambda m, ev: m.member(ev) is not None, "take it out", _ANY),
         Row(_S.GRANTING, name="late: of a member or a sync that has ended"),
     ),
-    **_late(e.OrderRefused, _S.IDLE, _S.GRANTING, _S.DECIDING, _S.COMMITTING),
-    (_S.STAGING, e.OrderRefused): (
-        Row(None, Coordinator._no_order, lambda m, ev: _of_sync(m, ev.sync), "take its engines out", _ANY),
-        Row(_S.STAGING, name="late: of a member or a sync that has ended"),
-    ),
+    **_late(e.OrderRefused, _S.IDLE, _S.GRANTING),
+    **{
+        (state, e.OrderRefused): (
+            Row(None, Coordinator._no_order, lambda m, ev: _of_sync(m, ev.sync), "take its engines out", _ANY),
+            Row(state, name="late: of a member or a sync that has ended"),
+        )
+        for state in _ORDERED
+    },
     **_late(e.ShardFilled, _S.IDLE, _S.GRANTING, _S.DECIDING, _S.COMMITTING),
     (_S.STAGING, e.ShardFilled): (
         Row(None, Coordinator._shard, lambda m, ev: _of_sync(m, ev.shard.sync), "note its digests", _ANY),
         Row(_S.STAGING, name="late: of a member or a sync that has ended"),
     ),
-    **_late(e.RouteEnded, _S.IDLE, _S.GRANTING, _S.DECIDING, _S.COMMITTING),
-    (_S.STAGING, e.RouteEnded): (
-        Row(None, Coordinator._route, lambda m, ev: _of_sync(m, ev.end.sync), "verified, or taken out", _ANY),
-        Row(_S.STAGING, name="late: of a member or a sync that has ended"),
-    ),
+    **_late(e.RouteEnded, _S.IDLE, _S.GRANTING),
+    **{
+        (state, e.RouteEnded): (
+            Row(None, Coordinator._route, lambda m, ev: _of_sync(m, ev.end.sync), "verified, or taken out", _ANY),
+            Row(state, name="late: of a member or a sync that has ended"),
+        )
+        for state in _ORDERED
+    },
     (_S.DECIDING, e.DecisionPersisted): (
-        Row(_S.COMMITTING, Coordinator._commit, lambda m, ev: bool(m.sync.live()), "commit"),
-        Row(None, Coordinator._commit, name="every member left meanwhile", may=(_S.IDLE, _S.GRANTING)),
+        Row(None, Coordinator._commit, lambda m, ev: _of_sync(m, ev.sync), "commit what is staged", _ANY),
+        Row(_S.DECIDING, name="late: of a member or a sync that has ended"),
     ),
+    **_late(e.DecisionPersisted, _S.IDLE, _S.GRANTING, _S.STAGING, _S.COMMITTING),
     (_S.DECIDING, e.DecisionFailed): (
         Row(None, Coordinator._undecided, lambda m, ev: _of_sync(m, ev.sync), "nothing was committed: give up", _ANY),
         Row(_S.DECIDING, name="late: of a member or a sync that has ended"),

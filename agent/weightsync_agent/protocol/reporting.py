@@ -1,7 +1,8 @@
 """What the coordinator says of itself to people: counts, the last sync, the worst offenders. Pure."""
 
 from weightsync.report import WORST, LastSync, Offender, Report
-from weightsync_agent.protocol.coordinator import Coordinator, Known, Standing
+from weightsync_agent.protocol.coordinator import Coordinator
+from weightsync_agent.protocol.standing import Known, Standing
 
 
 def report_of(machine: Coordinator) -> Report:

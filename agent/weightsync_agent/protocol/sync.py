@@ -44,6 +44,7 @@ class Member:
     outcome: EngineOutcome | None = None
     staged_at: float = 0.0
     commit_tries: int = 0
+    commit_until: float = 0.0
     retry_at: float | None = None
     nbytes: int = 0
 
@@ -80,10 +81,27 @@ class Sync:
     repair: Version | None = None
     shards: dict[tuple[str, int], ShardDigests] = field(default_factory=dict)
     writers: dict[str, WriterId] = field(default_factory=dict)
+    reported: set[tuple[str, str]] = field(default_factory=set)  # (program, writer) whose shard is known
     version: Version | None = None
-    commit_until: float = 0.0
     error: tuple[str, str] = ("", "")
     roots: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rolling(self) -> bool:
+        """Engines switch one after another, each when it is staged."""
+        return self.plan.strategy.type == "Rolling"
+
+    @property
+    def each(self) -> bool:
+        """It is decided without waiting for engines: a repair was decided before, and Rolling waits for none."""
+        return self.rolling or self.repair is not None
+
+    def room(self) -> int | None:
+        """How many more may be told to commit now; None: all of them."""
+        if not self.rolling:
+            return None
+        most = self.plan.strategy.unavailable(len(self.members))
+        return max(0, most - len(self.live(MemberState.COMMITTING)))
 
     def live(self, *states: MemberState) -> list[Member]:
         """Members in one of the states; without any: all that still may get the version."""
@@ -97,7 +115,7 @@ class Sync:
                 {"engine": member.engine.name, "outcome": outcome, "reason": reason, "message": message}
             )
 
-    def orders(self, term: int, stall_seconds: float) -> dict[str, tuple[WriterId, SyncOrder]]:
+    def orders(self, term: int, coordinator: str, stall_seconds: float) -> dict[str, tuple[WriterId, SyncOrder]]:
         """Each writer's order, by writer key: all its routes to members that granted."""
         routes: dict[str, list[PlannedRoute]] = {}
         for member in self.live(MemberState.STAGING):
@@ -124,6 +142,7 @@ class Sync:
                 SyncOrder(
                     sync=self.id,
                     term=term,
+                    coordinator=coordinator,
                     lineage=self.lineage,
                     number=self.number,
                     bucket_size=self.plan.transfer.bucket_bytes,
@@ -149,6 +168,7 @@ class Sync:
     def add_shard(self, shard: ShardDigests) -> str:
         """Note a shard's digests. Returns why they cannot be, where two sources of a stage differ."""
         known = self.shards.setdefault((shard.program, shard.stage), shard)
+        self.reported.add((shard.program, shard.writer.key))
         if known.buckets != shard.buckets:
             return (
                 f"ranks {known.writer.rank} and {shard.writer.rank} both publish stage {shard.stage}, "
@@ -157,13 +177,22 @@ class Sync:
         return ""
 
     def decide(self) -> tuple[Version, dict[str, str]] | None:
-        """The version and its programs' roots, once every shard of every staged member's programs is known.
+        """The version and its programs' roots, once every source that serves the members has reported its shard.
 
-        Raises CoverageError where a repair's bytes are not those of the version that it repairs.
+        The members are those that are staged; where engines are not waited for, all that still may be. Raises
+        CoverageError where a repair's bytes are not those of the version that it repairs.
         """
-        programs = {t.rank.program for m in self.live(MemberState.STAGED) for t in m.engine.targets}
+        members = self.live() if self.each else self.live(MemberState.STAGED)
+        served = {
+            (target.rank.program, WriterId(uid=route.source, rank=route.rank).key)
+            for member in members
+            for target in member.engine.targets
+            for route in target.routes
+        }
+        if not served <= self.reported:
+            return None
         roots = {}
-        for program in programs:
+        for program in {program for program, _ in served}:
             shards = [self.shards.get((program, stage)) for stage in self.stages(program)]
             if any(shard is None for shard in shards):
                 return None

@@ -103,6 +103,7 @@ class SyncOrder(WireRecord):
 
     sync: str
     term: Term
+    coordinator: str = ""
     lineage: Hex16
     number: Annotated[int, Field(ge=1)]
     bucket_size: Annotated[int, Field(ge=4096)]
@@ -291,8 +292,20 @@ class RankStatus(WireRecord):
     version: str = ""
 
 
+class Decided(WireRecord):
+    """A version that a coordinator decided, as its commits echo it. programs: program digest -> program root."""
+
+    version: Version
+    label: str = ""
+    term: Term
+    programs: dict[str, Hex64] = Field(default_factory=dict)
+
+
 class AgentStatus(WireRecord):
-    """What an engine's leader knows of its engine. version: what it serves, "torn:V" while it is applied to."""
+    """What an engine's leader knows of its engine. version: what it serves, "torn:V" while it is applied to.
+
+    decided: the newest version that it was told to commit, whether or not it could.
+    """
 
     uid: str
     term: Term
@@ -301,6 +314,7 @@ class AgentStatus(WireRecord):
     version: str = ""
     journal: Literal["", "Torn", "Current"] = ""
     gate: bool = False
+    decided: Decided | None = None
     ranks: tuple[RankStatus, ...] = ()
 
 
@@ -309,6 +323,7 @@ class OrderEnd(WireRecord):
 
     sync: str
     term: Term
+    coordinator: str = ""
     writer: WriterId
     version: Version | None = None
 

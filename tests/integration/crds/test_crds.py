@@ -71,10 +71,15 @@ BAD = [
     pytest.param(changed("spec.transfer.bucketSize", "1Ki"), "between 4Ki and 16Gi", id="a bucket below a page"),
     pytest.param(changed("spec.transfer.bucketSize", "1Ti"), "between 4Ki and 16Gi", id="a bucket above the limit"),
     pytest.param(changed("spec.transfer.protocol", "RDMA"), '"Auto", "TCP"', id="a protocol that is not there yet"),
-    pytest.param(changed("spec.strategy.type", "Rolling"), '"Barrier"', id="a strategy that is not there yet"),
+    pytest.param(
+        changed("spec.strategy.type", "Recreate"), '"Barrier", "Rolling"', id="a strategy that does not exist"
+    ),
     pytest.param(changed("spec.strategy.deadlineSeconds", 0), "greater than or equal to 1", id="no time at all"),
     pytest.param(changed("spec.strategy.deadlineSeconds", 3601), "less than or equal to 3600", id="too much time"),
     pytest.param(changed("spec.strategy.deadlineSeconds", 1.5), "must be of type integer", id="half a second"),
+    pytest.param(changed("spec.strategy.maxUnavailable", 0), "a count of at least 1", id="no engine may be away"),
+    pytest.param(changed("spec.strategy.maxUnavailable", "0%"), "from 1% to 100%", id="a share of nothing"),
+    pytest.param(changed("spec.strategy.maxUnavailable", "few"), "from 1% to 100%", id="a share that is a word"),
     pytest.param(changed("spec.strategy.pauseMode", "Freeze"), '"Abort", "Retract", "InPlace"', id="a pause mode"),
     pytest.param(changed("spec.suspend", "yes"), "must be of type boolean", id="no boolean"),
     pytest.param(changed("metadata.name", "n" * 64), "shorten it to 63 characters", id="a name too long for a label"),
@@ -109,7 +114,12 @@ def test_defaults_are_filled_in(api: Api) -> None:
     made = api.create(WEIGHTSYNCS, manifests.weightsync("short"))
     api.delete(f"{WEIGHTSYNCS}/short")
     assert made["spec"]["transfer"] == {"protocol": "Auto", "bucketSize": "512Mi"}
-    assert made["spec"]["strategy"] == {"type": "Barrier", "deadlineSeconds": 60, "pauseMode": "Retract"}
+    assert made["spec"]["strategy"] == {
+        "type": "Barrier",
+        "maxUnavailable": "25%",
+        "deadlineSeconds": 60,
+        "pauseMode": "Retract",
+    }
     assert made["spec"]["rollout"]["initialGate"] == "Open"
     assert made["spec"]["suspend"] is False
 
@@ -121,6 +131,8 @@ def test_defaults_are_filled_in(api: Api) -> None:
             {"trainer": {"selector": {"matchExpressions": [{"key": "t", "operator": "Exists"}]}}}, id="exists"
         ),
         pytest.param({"transfer": {"bucketSize": "4Ki"}}, id="the smallest bucket"),
+        pytest.param({"strategy": {"type": "Rolling", "maxUnavailable": 3}}, id="a count of engines"),
+        pytest.param({"strategy": {"type": "Rolling", "maxUnavailable": "100%"}}, id="a share of all engines"),
         pytest.param({"transfer": {"bucketSize": "16Gi"}, "strategy": {"pauseMode": "InPlace"}}, id="the largest"),
         pytest.param({"suspend": True}, id="suspended"),
     ],

@@ -42,10 +42,10 @@ class _Converter:
         out: Schema = {}
         for key in node.keys() - _DROPPED:
             out |= self._entry(key, node[key], path)
-        if "type" not in out:
+        if "type" not in out and "x-kubernetes-int-or-string" not in out:
             raise TypeError(f"{path}: a structural schema needs a type")
         if self.defaults and "default" in node:
-            out |= _default(node["default"], out["type"])
+            out |= _default(node["default"], out.get("type", ""))
         out |= _limits(out, path)
         return {key: out[key] for key in sorted(out, key=lambda k: (k in _NESTED, k))}
 
@@ -69,6 +69,9 @@ class _Converter:
         """Follow $ref and ``X or null``; what stands beside the reference (a field's own description) wins."""
         if "anyOf" in node:
             choices = [choice for choice in node["anyOf"] if choice.get("type") != "null"]
+            if choices in ([{"type": "integer"}, {"type": "string"}], [{"type": "string"}, {"type": "integer"}]):
+                # The one union that the server knows; what each half must be is for a rule to say, in a sentence.
+                return {k: v for k, v in node.items() if k != "anyOf"} | {"x-kubernetes-int-or-string": True}
             if len(choices) != 1:
                 raise TypeError(f"{path}: a union of {len(choices)} types has no structural form")
             beside = {k: v for k, v in node.items() if k != "anyOf" and not (k == "default" and v is None)}
@@ -89,7 +92,7 @@ def _default(value: Any, kind: str) -> Schema:
 
 def _limits(schema: Schema, path: str) -> Schema:
     """The bound that every string, list and map must have; a digest's follows from its pattern."""
-    kind = schema["type"]
+    kind = schema.get("type", "")
     if kind == "integer":
         return {"format": "int64"}
     if kind == "object" and "additionalProperties" in schema and "maxProperties" not in schema:

@@ -117,9 +117,26 @@ class Strategy(WireRecord):
     """When and how engines switch to a version."""
 
     type: Annotated[
-        Literal["Barrier"],
-        Field(description="Barrier: all engines that hold the whole version by the deadline switch together."),
+        Literal["Barrier", "Rolling"],
+        Field(
+            description="Barrier: all engines that hold the whole version by the deadline switch together. Rolling: "
+            "each switches as soon as it holds it, at most maxUnavailable at a time."
+        ),
     ] = "Barrier"
+    max_unavailable: Annotated[
+        int | str,
+        Field(
+            description="Rolling: how many engines may be away at once, as a count or as a share of all such as 25% "
+            "(rounded down, at least one).",
+            json_schema_extra=rules(
+                (
+                    "type(self) == int ? int(self) >= 1 : string(self).matches('^(100|[1-9][0-9]?)%$')",
+                    "write maxUnavailable as a count of at least 1, or as a share from 1% to 100%",
+                )
+            )
+            | {"maxLength": 4},
+        ),
+    ] = "25%"
     deadline_seconds: Annotated[
         int, Field(ge=1, le=3600, description="How long a sync waits for an engine before it goes on without it.")
     ] = 60
@@ -173,4 +190,9 @@ class WeightSyncSpec(WireRecord):
     def plan_strategy(self) -> plan.Strategy:
         """The strategy part as plans carry it."""
         s = self.strategy
-        return plan.Strategy(type=s.type, deadline_seconds=s.deadline_seconds, pause_mode=s.pause_mode)
+        return plan.Strategy(
+            type=s.type,
+            max_unavailable=s.max_unavailable,
+            deadline_seconds=s.deadline_seconds,
+            pause_mode=s.pause_mode,
+        )

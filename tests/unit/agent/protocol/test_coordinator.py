@@ -1,14 +1,18 @@
 """The coordinator: one sync at a time, nobody waits for a failed engine, nothing committed before it is decided."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 from weightsync.announcement import SourceRank, TargetRank
 from weightsync.digests import BucketDigest
 from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target
+from weightsync.version import Version
 from weightsync.wire.v1 import (
     AgentStatus,
     Capabilities,
     CommitAnswer,
+    Decided,
     Grant,
     PublishOutcome,
     Region,
@@ -20,12 +24,14 @@ from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import (
     COMMIT_GRACE,
     COMMIT_SECONDS,
+    HANDSHAKE_SECONDS,
+    SOURCE_SECONDS,
     WELCOME_SECONDS,
     Coordinator,
     CoordinatorState,
-    Standing,
 )
 from weightsync_agent.protocol.gather import Gathered
+from weightsync_agent.protocol.standing import Sealed, Standing
 
 T = TypeVar("T")
 HERE = Capabilities(mooncake="1", transport="tcp")
@@ -41,27 +47,52 @@ def engine(name: str) -> Engine:
     return Engine(name=name, leader=name, address=name, incarnation="1", targets=(target,))
 
 
-def plan(*names: str, deadline: int = 60, coordinator: str = "src", term: int = 1) -> Plan:
+def plan(*names: str, deadline: int = 60, coordinator: str = "src", term: int = 1, **strategy: Any) -> Plan:
     ranks = (SourceRank(rank=0, world_size=1, nonce=LINEAGE),)
     return Plan(
-        name="ns/x", term=term, generation=1, coordinator=coordinator, strategy=Strategy(deadline_seconds=deadline),
+        name="ns/x", term=term, generation=1, coordinator=coordinator,
+        strategy=Strategy(deadline_seconds=deadline, **strategy),
         sources=(Source(uid="src", pod="src", address="src", ranks=ranks),), engines=tuple(map(engine, names)),
     )  # fmt: skip
 
 
-class World:
-    """A coordinator, and everything that it asked for."""
+def grant_of(name: str) -> str:
+    return name.encode().hex().ljust(32, "0")
 
-    def __init__(self, *names: str, deadline: int = 60) -> None:
+
+class World:
+    """A coordinator, and everything that it asked for. Engines answer at once what they serve, but for ``silent``."""
+
+    def __init__(self, *names: str, silent: tuple[str, ...] = (), **strategy: Any) -> None:
         self.machine = Coordinator("src", HERE, stall_seconds=5.0)
         self.now = 0.0
         self.asked: list[object] = []
-        self.feed(e.PlanChanged(plan(*names, deadline=deadline)))
+        self.silent = silent
+        self.serves: dict[str, str] = {}
+        self.strategy = strategy
+        self.feed(e.PlanChanged(self.plan(*names)))
+
+    def plan(self, *names: str) -> Plan:
+        return plan(*names, **self.strategy)
 
     def feed(self, *events: object) -> "World":
-        for event in events:
-            self.asked += self.machine.handle(event, self.now)
+        waiting = list(events)
+        while waiting:
+            actions = self.machine.handle(waiting.pop(0), self.now)
+            self.asked += actions
+            waiting[:0] = [
+                self.says(action.engine.name)
+                for action in actions
+                if isinstance(action, e.AskStatus) and action.engine.name not in self.silent
+            ]
         return self
+
+    def says(self, name: str, decided: Decided | None = None) -> e.StatusSeen:
+        version = self.serves.get(name, "")
+        status = AgentStatus(
+            uid=name, term=1, incarnation="1", version=version, journal="Current" if version else "", decided=decided
+        )
+        return e.StatusSeen(f"{name}/1", status)
 
     def of(self, kind: type[T]) -> list[T]:
         """Every action of that kind since the last call."""
@@ -80,7 +111,7 @@ class World:
     def grant(self, *names: str) -> "World":
         for name in names:
             region = Region(session="s", address=1, nbytes=100)
-            given = Grant(grant=name.encode().hex().ljust(32, "0"), region=region, theirs=HERE)
+            given = Grant(grant=grant_of(name), region=region, theirs=HERE)
             self.feed(e.GrantGiven(self.sync, f"{name}/1", engine(name).targets[0], given))
         return self
 
@@ -95,7 +126,7 @@ class World:
     def verify(self, *names: str, verified: bool = True) -> "World":
         for name in names:
             end = RouteEnd(
-                term=1, sync=self.sync, writer=WRITER, target=name, rank=0, grant="0" * 32, verified=verified,
+                term=1, sync=self.sync, writer=WRITER, target=name, rank=0, grant=grant_of(name), verified=verified,
                 reason="" if verified else "Stalled", nbytes=100,
             )  # fmt: skip
             self.feed(e.RouteEnded(end))
@@ -107,6 +138,7 @@ class World:
     def commit(self, *names: str) -> "World":
         for name in names:
             version = f"{LINEAGE}.{self.machine.sync.number}" if self.machine.sync else ""
+            self.serves[name] = version
             answer = CommitAnswer(version=version, incarnation="1", pause_seconds=0.1, apply_seconds=0.1)
             self.feed(e.CommitDone(self.sync, f"{name}/1", answer))
         return self
@@ -198,7 +230,7 @@ def test_a_repair_never_delivers_other_bytes_than_were_decided() -> None:
     """The source's arena has changed: the repair ends, nothing is committed."""
     w = World("a").whole("a").feed(e.PlanChanged(plan("a", "b")))
     w.of(e.SendCommit)
-    w.grant("b").shard(digest="9").verify("b")
+    w.grant("b").shard(digest="9")
     assert w.machine.sync is None
     assert w.of(e.SendCommit) == []
 
@@ -379,22 +411,23 @@ def test_a_commit_without_any_answer_ends() -> None:
     assert w.feed(e.Tick()).outcomes() == {"a": "Failed"}
 
 
-def test_a_repair_whose_bytes_changed_ends_at_the_deadline_too() -> None:
-    """One member late, the other staged, and the shard is not the decided one: given up, nothing raised."""
-    w = World("a", deadline=10).whole("a").feed(e.PlanChanged(plan("a", "b", "c", deadline=10)))
-    w.grant("b", "c").verify("b").shard(digest="9")
+def test_a_repair_whose_shard_nobody_reports_ends_at_the_deadline() -> None:
+    """One member late, the other staged: given up, nothing raised, and no engine is blamed."""
+    w = World("a", deadline=10).whole("a").feed(e.PlanChanged(plan("a", "b", deadline=10)))
+    w.grant("b").verify("b")
     w.of(e.SendCommit)
     w.now = 10.0
     w.feed(e.Tick())
     assert w.machine.sync is None
     assert w.of(e.SendCommit) == []
+    assert w.machine.engines["b/1"].failures == 0
 
 
 def test_after_a_restart_engines_are_asked_before_they_are_repaired() -> None:
     """They may serve the decided version, with a sealed arena that a repair would spoil."""
     before = World("a").whole("a")
     w = World()
-    w.machine.sealed, w.machine.restored = before.machine.sealed, True
+    w.machine.sealed, w.silent = before.machine.sealed, ("a",)
     w.feed(e.PlanChanged(plan("a")), e.Tick())
     assert w.of(e.AskGrant) == []
     version = f"{LINEAGE}.1"
@@ -410,3 +443,152 @@ def test_a_version_that_waits_and_breaks_is_dropped() -> None:
     assert w.outcome().reason == "InvalidInput"
     w.of(e.AskGrant)
     assert w.commit("a").of(e.AskGrant) == []
+
+
+# --- a new term asks what is decided ---
+
+COMMITTED = Decided(
+    version=Version(lineage=LINEAGE, number=7, root="5" * 64), label="seven", term=1, programs={PROGRAM: "6" * 64}
+)
+
+
+def test_a_new_coordinator_finishes_what_one_engine_was_told_to_commit() -> None:
+    """It learns the version from that engine, and brings it to the other; who serves it is left alone."""
+    w = World("a", "b", silent=("a", "b"))
+    assert len(w.of(e.AskStatus)) == 2
+    w.serves["a"] = COMMITTED.version.name
+    assert w.feed(w.says("a", COMMITTED)).of(e.AskGrant) == []
+    (ask,) = w.feed(w.says("b")).of(e.AskGrant)
+    assert (ask.engine, ask.request.lineage, ask.request.number) == ("b/1", LINEAGE, 7)
+    assert w.machine.engines["a/1"].standing is Standing.CURRENT
+    assert w.of(e.SendWelcome) == []
+
+
+def test_a_new_coordinator_that_hears_of_no_commit_runs_it_again() -> None:
+    """Nobody was told: engines are welcomed, and the next publish is the first."""
+    w = World("a", silent=("a",))
+    assert w.of(e.SendWelcome) == []
+    w.feed(w.says("a"))
+    assert len(w.of(e.SendWelcome)) == 1
+    assert w.whole("a").outcomes() == {"a": "Current"}
+
+
+def test_an_engine_that_does_not_answer_is_waited_for_one_stall_timeout() -> None:
+    """Then the others are welcomed; it is asked again, and what it says later still counts."""
+    w = World("a", "b", silent=("b",))
+    assert w.of(e.SendWelcome) == []
+    w.feed(e.StatusSeen("b/1", None))
+    assert w.machine.engines["b/1"].reason == "Silent"
+    w.now = 5.0
+    assert {welcome.engine.name for welcome in w.feed(e.Tick()).of(e.SendWelcome)} == {"a", "b"}
+    w.feed(w.says("b", COMMITTED))
+    assert w.machine.sealed is not None
+    assert w.machine.sealed.version == COMMITTED.version
+
+
+@pytest.mark.parametrize(
+    ("term", "number", "adopted"),
+    [(1, 3, False), (1, 8, True), (2, 1, True), (0, 99, False)],
+    ids=["an older one is not", "a newer one is", "a later term's is", "an earlier term's is not"],
+)
+def test_the_later_of_two_decided_versions_counts(term: int, number: int, adopted: bool) -> None:
+    """By term, then by number: a new lineage begins in a new term."""
+    w = World("a", silent=("a",))
+    w.machine.sealed = Sealed(Version(lineage="9" * 16, number=7, root="0" * 64), "", {PROGRAM: "1" * 64}, 1)
+    found = Decided(version=Version(lineage=LINEAGE, number=number, root="5" * 64), term=term, programs={})
+    w.feed(w.says("a", found))
+    assert (w.machine.sealed.version == found.version) is adopted
+
+
+def test_a_version_that_no_source_holds_is_no_fault_of_the_engine() -> None:
+    """A new coordinator's sources lack it: it is tried again, and the next publish takes the engine in."""
+    w = World("a", silent=("a",))
+    w.feed(w.says("a", COMMITTED)).grant("a")
+    w.feed(e.OrderRefused(w.sync, WRITER, True, "NotFilled", "why"))
+    known = w.machine.engines["a/1"]
+    assert (known.failures, known.retry_at, known.reason) == (0, SOURCE_SECONDS, "NotFilled")
+    assert w.whole("a", number=8).outcomes() == {"a": "Current"}
+
+
+def test_a_route_that_ended_under_another_grant_verifies_nothing() -> None:
+    """The report of a route counts for the grant that it was written under."""
+    w = World("a").publish().grant("a").shard()
+    end = RouteEnd(term=1, sync=w.sync, writer=WRITER, target="a", rank=0, grant="e" * 32, verified=True)
+    w.feed(e.RouteEnded(end))
+    assert w.of(e.PersistDecision) == []
+    assert len(w.verify("a").of(e.PersistDecision)) == 1
+
+
+def test_under_barrier_a_version_that_waits_is_not_dropped_for_a_newer_one() -> None:
+    """Each of them is synced, in order; under Rolling the newest alone is."""
+    for kind, outcomes in (("Barrier", []), ("Rolling", ["Superseded"])):
+        w = World("a", type=kind).publish().publish(2).publish(3)
+        assert [found.outcome.reason for found in w.of(e.Outcome)] == outcomes
+        w.grant("a").shard().verify("a").decide().commit("a")
+        assert w.machine.sync is not None
+        assert w.machine.sync.number == (2 if kind == "Barrier" else 3)
+
+
+# --- Rolling ---
+
+
+def test_rolling_commits_each_engine_when_it_is_staged() -> None:
+    """The decision waits for the sources' digests alone; an engine that is slow holds nobody."""
+    w = World("a", "b", type="Rolling", max_unavailable=2).publish().grant("a", "b").verify("a")
+    assert w.of(e.PersistDecision) == []
+    assert len(w.shard().of(e.PersistDecision)) == 1
+    assert [commit.engine.name for commit in w.decide().of(e.SendCommit)] == ["a"]
+    w.commit("a")
+    assert w.machine.state is CoordinatorState.COMMITTING
+    assert [commit.engine.name for commit in w.verify("b").of(e.SendCommit)] == ["b"]
+    assert w.commit("b").outcomes() == {"a": "Current", "b": "Current"}
+
+
+@pytest.mark.parametrize(("most", "at_once"), [(1, 1), (3, 3), ("50%", 2), ("10%", 1), ("100%", 4)], ids=str)
+def test_rolling_takes_no_more_engines_away_than_allowed(most: int | str, at_once: int) -> None:
+    """A share is rounded down, and one always may; each that comes back lets the next go."""
+    names = ("a", "b", "c", "d")
+    w = World(*names, type="Rolling", max_unavailable=most).publish().grant(*names).shard().verify(*names).decide()
+    told = [commit.engine.name for commit in w.of(e.SendCommit)]
+    assert len(told) == at_once
+    if at_once < len(names):
+        assert len(w.commit(told[0]).of(e.SendCommit)) == 1
+
+
+def test_rolling_leaves_out_a_handshake_that_takes_longer_than_the_others() -> None:
+    """Half of the engines have granted: the others have HANDSHAKE_SECONDS, then the sources get their orders."""
+    w = World("a", "b", type="Rolling").publish().grant("a")
+    assert w.of(e.SendOrder) == []
+    w.now = HANDSHAKE_SECONDS
+    assert len(w.feed(e.Tick()).of(e.SendOrder)) == 1
+    w.shard().verify("a").decide().commit("a")
+    assert w.outcomes() == {"a": "Current", "b": "Failed"}
+
+
+def test_rolling_drops_what_is_not_staged_by_the_deadline_and_waits_for_no_slot() -> None:
+    """An engine that is staged and waits for its turn is no failure."""
+    w = World("a", "b", "c", type="Rolling", max_unavailable=1, deadline=10).publish().grant("a", "b", "c")
+    w.shard().verify("a", "b").decide()
+    w.now = 10.0
+    w.feed(e.Tick()).commit("a").commit("b")
+    assert w.outcomes() == {"a": "Current", "b": "Current", "c": "Failed"}
+
+
+def test_rolling_finishes_with_an_engine_whose_route_fails_after_the_decision() -> None:
+    """The version stands; that engine is behind and repaired."""
+    w = World("a", "b", type="Rolling", max_unavailable=2).publish().grant("a", "b").shard().decide()
+    w.verify("a").commit("a").verify("b", verified=False)
+    assert w.outcomes() == {"a": "Current", "b": "Failed"}
+    w.now = 1.0
+    assert [ask.engine for ask in w.feed(e.Tick()).of(e.AskGrant)][-1] == "b/1"
+
+
+def test_a_repair_waits_for_no_other_joiner() -> None:
+    """Two engines join: the one that is staged first commits first."""
+    w = World("a").whole("a").feed(e.PlanChanged(plan("a", "b", "c")))
+    w.grant(*(ask.engine.partition("/")[0] for ask in w.of(e.AskGrant) if ask.engine != "a/1"))
+    w.of(e.SendCommit)
+    assert w.machine.sync is not None
+    first = next(iter(w.machine.sync.members.values())).engine.name
+    w.shard().decide().verify(first)
+    assert [commit.engine.name for commit in w.of(e.SendCommit)] == [first]

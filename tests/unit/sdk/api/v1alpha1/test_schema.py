@@ -75,6 +75,16 @@ class Union(BaseModel):
     either: Annotated[int, Field(ge=0)] | Word
 
 
+class CountOrShare(BaseModel):
+    most: int | str = "25%"
+
+
+def test_a_count_or_a_share_is_the_servers_own_union() -> None:
+    """Without a type, as the server wants it, and with its default."""
+    made = structural(CountOrShare, defaults=True)
+    assert made["properties"]["most"] == {"default": "25%", "x-kubernetes-int-or-string": True}
+
+
 class Exclusive(BaseModel):
     number: Annotated[int, Field(gt=0)]
 
