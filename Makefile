@@ -76,6 +76,11 @@ bench-transfer: ## Measure publish to verified against raw Mooncake; writes buil
 	@$(PYTHON) tools/setup libraries env
 	$(BIN)/python tools/bench transfer $(ARGS)
 
+.PHONY: chaos
+chaos: ## Make every part fail in a running world; writes build/chaos/report.json
+	@$(PYTHON) tools/setup libraries env
+	$(BIN)/python tools/chaos $(ARGS)
+
 .PHONY: report
 report: env ## Print the reports under build/ as a table; fails where a bound is broken
 	@$(BIN)/python tools/report

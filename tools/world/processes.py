@@ -1,5 +1,6 @@
 """One child process with its log. Only what was started here is ever signalled."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,13 +18,16 @@ class WorldError(Exception):
 
 
 class Child:
-    """A running command; its output goes to ``log``."""
+    """A running command; its output goes to ``log``. listens: it reads lines from its standard input (tell())."""
 
-    def __init__(self, name: str, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], environment: dict[str, str], log: Path, *, listens: bool = False
+    ) -> None:
         self.name = name
         self.command = list(command)
         self.environment = environment
         self.log = log
+        self._listens = listens
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -37,7 +41,7 @@ class Child:
                 self.command,
                 stdout=log,
                 stderr=log,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if self._listens else subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,
             )
@@ -48,6 +52,14 @@ class Child:
         if self._process is None:
             raise WorldError(f"{self.name} was not started")
         return self._process.pid
+
+    def tell(self, line: str) -> None:
+        """Give a listening process a line. Raises WorldError where it has ended."""
+        pipe = self._process.stdin if self._process is not None else None
+        if pipe is None or not self.alive:
+            raise WorldError(f"{self.name} does not listen:\n{self.tail()}")
+        pipe.write(line.encode() + b"\n")
+        pipe.flush()
 
     @property
     def alive(self) -> bool:
@@ -60,6 +72,12 @@ class Child:
             self._process.send_signal(number)
             if number == signal.SIGKILL:
                 self._process.wait()
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # what was told last, and never read
+                self._process.stdin.close()
 
     def stop(self, seconds: float = 10.0) -> None:
         """SIGTERM, and SIGKILL where that does not end it in time."""
@@ -69,6 +87,7 @@ class Child:
         self._process.terminate()
         try:
             self._process.wait(seconds)
+            self._let_go()
         except subprocess.TimeoutExpired:
             self.kill()
 

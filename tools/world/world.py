@@ -4,10 +4,11 @@ import json
 import secrets
 import shutil
 import socket
+import subprocess
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Any, Self
 
 import yaml
 
+from tools.world.network import Network
 from tools.world.processes import Child, WorldError, python, wait
 from weightsync import names
 from weightsync.plan import Plan, PlanFile
@@ -22,6 +24,9 @@ from weightsync.report import Report
 from weightsync.wire.v1 import AgentStatus
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where a pod's memory-backed volume lies on this machine
+
+
+HOST = "127.0.0.1"  # of every pod, where pods have no network of their own
 
 
 def free_port() -> int:
@@ -33,7 +38,10 @@ def free_port() -> int:
 
 @dataclass
 class Pod:
-    """One pod: its volume and its processes."""
+    """One pod: its volume and its processes. uid: what plans and outcomes call it, the name but for a replaced pod.
+
+    host: its address; prefix: the command that puts a process into its network namespace.
+    """
 
     name: str
     role: str
@@ -43,11 +51,19 @@ class Pod:
     engine: Child | None = None
     engine_port: int = 0
     environment: dict[str, str] = field(default_factory=dict)
+    uid: str = ""
+    host: str = HOST
+    prefix: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
         """host:port of the agent."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
+
+    @property
+    def engine_address(self) -> str:
+        """host:port of the engine."""
+        return f"{self.host}:{self.engine_port}"
 
     @property
     def children(self) -> list[Child]:
@@ -58,16 +74,27 @@ class Pod:
 class World:
     """Use as a context manager: at the end all processes are ended and the folder is removed.
 
-    plan: further fields of the inventory (strategy, transfer), camelCase.
+    plan: further fields of the inventory (strategy, transfer), camelCase. network: gives each pod a network
+    namespace and an address of its own; failpoints: each agent may be held (weightsync_agent.failpoints).
     """
 
-    def __init__(self, plan: dict[str, Any] | None = None, agent_environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        plan: dict[str, Any] | None = None,
+        agent_environment: dict[str, str] | None = None,
+        *,
+        network: Network | None = None,
+        failpoints: bool = False,
+    ) -> None:
         base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="weightsync-world-", dir=base))
         self.pods: dict[str, Pod] = {}
         self.secret = secrets.token_hex(16)
         self._plan_fields = plan or {}
         self._agent_environment = agent_environment or {}
+        self._network = network
+        self._failpoints = failpoints
+        self._mounted: list[Path] = []
         self._secret_file = self.folder / "secret"
         self._secret_file.write_text(self.secret)
         self._inventory = self.folder / "inventory.yaml"
@@ -88,46 +115,90 @@ class World:
         """A trainer's pod: an agent; the trainer itself is whoever uses ``pod.volume`` in a Publisher."""
         return self._add(name, "trainer", environment)
 
-    def engine(self, name: str, model: Path, *flags: str, **environment: str) -> Pod:
-        """An engine's pod: an agent and the reference engine over the checkpoint ``model``."""
+    def engine(self, name: str, model: Path, *flags: str, volume_bytes: int | None = None, **environment: str) -> Pod:
+        """An engine's pod: an agent and the reference engine over the checkpoint ``model``.
+
+        volume_bytes: the volume is a file system of that size (as root).
+        """
         port = free_port()
-        pod = self._add(name, "engine", {"WEIGHTSYNC_ENGINE_URL": f"http://127.0.0.1:{port}", **environment})
-        # As in a pod: the agent has prepared the volume before the engine starts.
-        wait(f"{name}'s volume", (pod.volume / names.PYTHON / "weightsync_hook.py").exists, 60, [pod.agent])
-        pod.engine_port = port
-        pod.engine = Child(
-            f"{name} engine",
-            python(
-                "reference.server", "--model-path", str(model), "--port", str(port), "--engine-name", name,
-                "--custom-weight-loader", names.HOOK_LOADER, *flags,
-            ),
-            {names.DIRECTORY_ENV: str(pod.volume), "PYTHONPATH": str(pod.volume / names.PYTHON)},
-            self.folder / f"{name}-engine.log",
-        )  # fmt: skip
-        pod.engine.start()
+        pod = self._add(name, "engine", environment, engine_port=port, volume_bytes=volume_bytes)
+        self._start_engine(pod, model, flags)
         return pod
 
-    def _add(self, name: str, role: str, environment: dict[str, str]) -> Pod:
+    def _start_engine(self, pod: Pod, model: Path, flags: Sequence[str]) -> None:
+        # As in a pod: the agent has prepared the volume before the engine starts.
+        wait(f"{pod.name}'s volume", (pod.volume / names.PYTHON / "weightsync_hook.py").exists, 60, [pod.agent])
+        command = [
+            *pod.prefix,
+            *python(
+                "reference.server", "--model-path", str(model), "--host", pod.host, "--port", str(pod.engine_port),
+                "--engine-name", pod.name, "--custom-weight-loader", names.HOOK_LOADER, *flags,
+            ),
+        ]  # fmt: skip
+        pod.engine = Child(
+            f"{pod.name} engine",
+            command,
+            {names.DIRECTORY_ENV: str(pod.volume), "PYTHONPATH": str(pod.volume / names.PYTHON)},
+            self.folder / f"{pod.name}-engine.log",
+        )
+        pod.engine.start()
+
+    def _add(
+        self,
+        name: str,
+        role: str,
+        environment: dict[str, str],
+        *,
+        engine_port: int = 0,
+        volume_bytes: int | None = None,
+        uid: str = "",
+        port: int = 0,
+    ) -> Pod:
         volume = self.folder / name
         volume.mkdir()
-        port = free_port()
+        if volume_bytes is not None:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={volume_bytes}", "tmpfs", volume], check=True)
+            self._mounted.append(volume)
+        here = self._network.join(name) if self._network is not None else None
+        host, prefix = (here.address, here.prefix) if here is not None else (HOST, ())
+        port, uid = port or free_port(), uid or name
         settings = {
             "WEIGHTSYNC_ROLE": role,
             "WEIGHTSYNC_DIR": str(volume),
-            "WEIGHTSYNC_UID": name,
+            "WEIGHTSYNC_UID": uid,
             "WEIGHTSYNC_PLAN": f"file:{self.plan_file}",
             "WEIGHTSYNC_SECRET_FILE": str(self._secret_file),
             "WEIGHTSYNC_PORT": str(port),
-            "WEIGHTSYNC_BIND": "127.0.0.1",
-            "POD_IP": "127.0.0.1",
+            "WEIGHTSYNC_BIND": host,
+            "POD_IP": host,
             "WEIGHTSYNC_PROBE_SECONDS": "0.25",
+            **({"WEIGHTSYNC_ENGINE_URL": f"http://{host}:{engine_port}"} if engine_port else {}),
+            **({"WEIGHTSYNC_FAILPOINTS": str(self.failpoints(name))} if self._failpoints else {}),
             **self._agent_environment,
             **environment,
         }
-        agent = Child(f"{name} agent", python("weightsync_agent"), settings, self.folder / f"{name}-agent.log")
-        pod = self.pods[name] = Pod(name, role, volume, port, agent, environment=settings)
+        command = [*prefix, *python("weightsync_agent")]
+        agent = Child(f"{name} agent", command, settings, self.folder / f"{name}-agent.log")
+        pod = self.pods[name] = Pod(
+            name, role, volume, port, agent, engine_port=engine_port, environment=settings, uid=uid, host=host,
+            prefix=tuple(prefix),
+        )  # fmt: skip
         agent.start()
         self._write_inventory()
+        return pod
+
+    def failpoints(self, name: str) -> Path:
+        """The folder in which the pod's failpoints are armed."""
+        folder = self.folder / "failpoints" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def replace(self, name: str, uid: str, model: Path, *flags: str) -> Pod:
+        """The engine's pod is deleted, and another comes to the same address: a new uid, a fresh volume."""
+        old = self.pods[name]
+        self.remove(name)
+        pod = self._add(name, "engine", {}, engine_port=old.engine_port, uid=uid, port=old.port)
+        self._start_engine(pod, model, flags)
         return pod
 
     def remove(self, name: str) -> None:
@@ -136,10 +207,16 @@ class World:
         for child in pod.children:
             child.kill()
         self._write_inventory()
+        self._unmount(pod.volume)
         shutil.rmtree(pod.volume)
 
+    def _unmount(self, volume: Path) -> None:
+        if volume in self._mounted:
+            self._mounted.remove(volume)
+            subprocess.run(["umount", "--lazy", volume], check=True)
+
     def _write_inventory(self) -> None:
-        agents = [{"uid": pod.name, "address": pod.address, "role": pod.role} for pod in self.pods.values()]
+        agents = [{"uid": pod.uid, "address": pod.address, "role": pod.role} for pod in self.pods.values()]
         temporary = self._inventory.with_suffix(".new")
         temporary.write_text(yaml.safe_dump({"agents": agents, **self._plan_fields}))
         temporary.replace(self._inventory)
@@ -169,11 +246,11 @@ class World:
     def wait_for_engines(self, count: int, seconds: float = 60.0) -> Plan:
         """Until the plan has so many engines, and its coordinator knows it."""
         plan = self.wait_for_plan(
-            lambda plan: len(plan.engines) == count and plan.coordinator in self.pods,
+            lambda plan: len(plan.engines) == count and plan.coordinator in {pod.uid for pod in self.pods.values()},
             f"a plan with {count} engines",
             seconds,
         )
-        coordinator = self.pods[plan.coordinator]
+        coordinator = self.coordinator(plan)
 
         def known() -> bool:
             report = Report.model_validate(self.call(coordinator, "/v1/report"))
@@ -181,6 +258,10 @@ class World:
 
         wait(f"the coordinator knowing {count} engines", known, seconds, coordinator.children)
         return plan
+
+    def coordinator(self, plan: Plan) -> Pod:
+        """The pod whose agent coordinates."""
+        return next(pod for pod in self.pods.values() if pod.uid == plan.coordinator)
 
     def keep_plan(self) -> None:
         """The plan stays as it is: the planner ends, and costs nothing while something is measured."""
@@ -192,7 +273,7 @@ class World:
 
     def ask_engine(self, pod: Pod, path: str, body: dict[str, Any] | None = None, *, seconds: float = 60.0) -> Any:
         """Ask an engine, as any client would."""
-        return self._http(f"127.0.0.1:{pod.engine_port}", path, body, seconds, {})
+        return self._http(pod.engine_address, path, body, seconds, {})
 
     @staticmethod
     def _http(address: str, path: str, body: dict[str, Any] | None, seconds: float, headers: dict[str, str]) -> Any:
@@ -233,6 +314,8 @@ class World:
         children = [self._planner, *(child for pod in self.pods.values() for child in pod.children)]
         for child in children:
             child.stop(seconds=5.0)
+        for volume in list(self._mounted):
+            self._unmount(volume)
         shutil.rmtree(self.folder)
 
     def __enter__(self) -> Self:

@@ -1,0 +1,128 @@
+"""``python tools/chaos``: runs the cases, prints what they show, writes build/chaos/report.json and cases.json."""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+
+import structlog
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from tools.chaos import cases, judging
+from tools.chaos.cases import Case
+from tools.chaos.running import Trial, clean_publish, run_process
+from tools.chaos.site import STALL, Site
+from tools.report.writing import BUILD, write
+from tools.world.processes import WorldError
+
+WARM_UP = 6  # undisturbed publishes of a new world
+
+
+def baseline(site: Site) -> list[float]:
+    """Commit times of undisturbed publishes. Raises WorldError where even those do not work."""
+    trial = Trial(Case("undisturbed"))
+    found: list[float] = []
+    for number in range(WARM_UP):
+        clean_publish(site, trial)
+        if trial.problem:
+            raise WorldError(f"undisturbed publish {number + 1}: {trial.problem}")
+        found += trial.clean if number else []  # the first learns the names
+    site.traffic.take()
+    return found
+
+
+def run(site: Site, case: Case) -> Trial:
+    """One case, then a clean publish, then the answers' judgement."""
+    began = time.monotonic()
+    try:
+        trial = run_process(site, case)
+    except WorldError as error:
+        trial = Trial(case, problem=str(error).splitlines()[0])
+    if not trial.problem:
+        clean_publish(site, trial)
+    trial.judged = site.traffic.take()
+    site.ledger.forget_answers()
+    trial.seconds = time.monotonic() - began
+    return trial
+
+
+def run_all(chosen: Sequence[Case]) -> tuple[list[Trial], list[float]]:
+    """Every case; a world that a case left broken is replaced."""
+    trials: list[Trial] = []
+    undisturbed: list[float] = []
+    left = list(chosen)
+    while left:
+        with Site() as site:
+            undisturbed += baseline(site)
+            while left:
+                trial = run(site, left.pop(0))
+                trials.append(trial)
+                tell(trial, len(trials), len(chosen))
+                if trial.problem:
+                    for pod in site.world.pods.values():
+                        print(f"--- {pod.agent.name}\n{pod.agent.tail(30)}", flush=True)
+                    break
+    return trials, undisturbed
+
+
+def tell(trial: Trial, number: int, count: int) -> None:
+    """A line while it runs."""
+    verdict = judging.wrong(trial) or "ok"
+    print(
+        f"[{number}/{count}] {trial.case.id}: {verdict}; healed in {trial.heal_seconds:.1f} s, "
+        f"{trial.heal_bytes} B sent, {trial.judged.answers} answers, {trial.seconds:.0f} s",
+        flush=True,
+    )
+
+
+def table(trials: Sequence[Trial]) -> Table:
+    """One row for each case."""
+    made = Table("case", "", "torn", "stale", "heal s", "heal B", "others s", "answers", highlight=False)
+    for trial in trials:
+        worst = f"{max(trial.others):.2f}" if trial.others else ""
+        verdict = judging.wrong(trial)
+        made.add_row(
+            trial.case.id,
+            "[bold red]FAILED[/]" if verdict else "ok",
+            str(trial.judged.torn),
+            str(trial.judged.stale),
+            f"{trial.heal_seconds:.1f}",
+            str(trial.heal_bytes),
+            worst,
+            str(trial.judged.answers),
+        )
+    return made
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status: 0 where every bound holds, 1 where one is broken, 2 where no case was chosen."""
+    parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
+    parser.add_argument("--only", default="", metavar="SUBSTRING", help="cases whose id holds it")
+    parser.add_argument("--list", action="store_true", help="print the ids and end")
+    parser.add_argument("--seed", type=int, default=None, help="run the cases in a random order")
+    options = parser.parse_args(arguments)
+    chosen = [case for case in cases.table() if options.only in case.id]
+    if options.list:
+        print("\n".join(case.id for case in chosen))
+        return 0
+    if not chosen:
+        sys.stderr.write(f"no case's id holds {options.only!r}; --list prints them\n")
+        return 2
+    if options.seed is not None:
+        random.Random(options.seed).shuffle(chosen)  # noqa: S311
+    torch.set_num_threads(1)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    trials, undisturbed = run_all(chosen)
+    Console(width=180).print(table(trials))
+    found = judging.measures(trials, undisturbed, STALL)
+    path = write("chaos", "report", found, conditions={"stallSeconds": STALL})
+    (BUILD / "chaos" / "cases.json").write_text(json.dumps(judging.details(trials), indent=1) + "\n")
+    for measure in found:
+        bound = "" if measure.bound is None else f" (bound {measure.bound:g}{'' if measure.holds else ', BROKEN'})"
+        print(f"{measure.name}: {measure.value:.4g} {measure.unit}{bound}")
+    print(f"wrote {path.relative_to(BUILD.parent)}")
+    return 0 if all(measure.holds for measure in found) else 1

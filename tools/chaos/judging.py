@@ -1,0 +1,113 @@
+"""What must hold, and the report's measures. Pure."""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from tools.chaos.running import Trial
+from weightsync.measures import Measure
+
+HEAL = 30.0  # seconds from the agent's first log line after the fault
+MEDIAN = 1.3  # of the undisturbed median
+COPIED = 1.1  # times the undisturbed median
+
+
+def wrong(trial: Trial) -> str:
+    """Why the case failed; "" where it did not. What is bounded over all cases is left to the measures."""
+    case, judged = trial.case, trial.judged
+    if trial.problem:
+        return trial.problem
+    if judged.torn or judged.stale:
+        return judged.sentences[0]
+    if trial.heal_seconds > HEAL:
+        return f"healed after {trial.heal_seconds:.1f} s, {HEAL:.0f} allowed"
+    hurt = [name for name, outcome in trial.outcomes.items() if outcome != "Current" and name != "engine-0"]
+    if case.others_unhurt and (hurt or len(trial.outcomes) < 2):
+        return f"other engines were not served: {trial.outcomes}"
+    if case.wire_free and trial.heal_bytes:
+        return f"the heal sent {trial.heal_bytes} bytes, none allowed"
+    return ""
+
+
+def measures(trials: Sequence[Trial], baseline: Sequence[float], stall: float) -> list[Measure]:
+    """All figures. baseline: commit times of undisturbed publishes before the first fault."""
+    clean = [*baseline, *(at for trial in trials for at in trial.clean)]
+    others = [at for trial in trials for at in trial.others]
+    judged = [trial.judged for trial in trials]
+    found = [
+        _count("cases", len(trials), "trials of one fault each"),
+        _bound("cases failed", sum(bool(wrong(trial)) for trial in trials), 0, "by any bound of their own"),
+        _bound("torn answers", sum(one.torn for one in judged), 0, "spans that their version does not compute"),
+        _bound("stale answers", sum(one.stale for one in judged), 0, "of a version older than was reported current"),
+        _count("answers checked", sum(one.answers for one in judged), "greedy answers, each repeated here"),
+        _count("answers over a switch", sum(one.switched for one in judged), "that two versions computed"),
+        _count("distinguishable", sum(one.distinguishable for one in judged), "the version before answers otherwise"),
+    ]
+    healed = [trial.heal_seconds for trial in trials if trial.healed]
+    if healed:
+        how = "from the agent's first log line after the fault to every live engine current"
+        found.append(_measure("heal, maximum", max(healed), "s", HEAL, how))
+        found.append(_measure("heal, median", median(healed), "s", None, how))
+    if others and clean:
+        how = f"{len(others)} commits of engines beside a struck one, {len(clean)} undisturbed; publish to commit"
+        found.append(_measure("others' median over undisturbed", median(others) / median(clean), "1", MEDIAN, how))
+        found.append(
+            _measure("others' maximum over undisturbed", max(others) - max(clean), "s", stall, f"difference; {how}")
+        )
+        found.append(_measure("undisturbed commit, median", median(clean), "s", None, how))
+        found.append(_measure("undisturbed commit, maximum", max(clean), "s", None, how))
+    free = [trial.heal_bytes for trial in trials if trial.case.wire_free and trial.healed]
+    if free:
+        found.append(_bound("bytes to heal after an apply was cut off", sum(free), 0, "agents struck while applying"))
+    for trial in trials:
+        found += [
+            _measure(f"{name}: {trial.case.id}", value, "1", COPIED if name.startswith("copied") else None, "ratio")
+            for name, value in trial.figures.items()
+        ]
+    return found
+
+
+def _measure(name: str, value: float, unit: str, bound: float | None, how: str) -> Measure:
+    return Measure(name=name, value=value, unit=unit, bound=bound, better="lower", how=how)
+
+
+def _bound(name: str, value: float, bound: float, how: str) -> Measure:
+    return _measure(name, value, "B" if name.startswith("bytes") else "1", bound, how)
+
+
+def _count(name: str, value: float, how: str) -> Measure:
+    return Measure(name=name, value=value, unit="1", better="higher", how=how)
+
+
+def details(trials: Iterable[Trial]) -> list[dict[str, object]]:
+    """Everything that each case showed, for build/chaos/cases.json."""
+    return [
+        {
+            "case": trial.case.id,
+            "wrong": wrong(trial),
+            "expected": expected(trial),
+            "torn": trial.judged.torn,
+            "stale": trial.judged.stale,
+            "sentences": trial.judged.sentences[:5],
+            "answers": trial.judged.answers,
+            "switched": trial.judged.switched,
+            "unanswered": trial.judged.unanswered,
+            "healSeconds": round(trial.heal_seconds, 3),
+            "healBytes": trial.heal_bytes,
+            "outcomes": trial.outcomes,
+            "othersCommitSeconds": [round(at, 3) for at in trial.others],
+            "cleanCommitSeconds": [round(at, 3) for at in trial.clean],
+            "seconds": round(trial.seconds, 1),
+            **trial.figures,
+        }
+        for trial in trials
+    ]
+
+
+def expected(trial: Trial) -> str:
+    """What the case asks for, in words."""
+    asked = [f"no torn and no stale answer, every engine current within {HEAL:.0f} s"]
+    if trial.case.others_unhurt:
+        asked.append("the other engines current with the struck publish")
+    if trial.case.wire_free:
+        asked.append("no byte sent for the heal")
+    return "; ".join(asked)

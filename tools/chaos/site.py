@@ -1,0 +1,198 @@
+"""The world of the trials: two trainer ranks, four engines, traffic, and what can be asked of them."""
+
+import re
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from reference.checkpoint import write_checkpoint
+from tools.chaos.cases import Place
+from tools.chaos.holds import Hold
+from tools.chaos.ledger import Ledger
+from tools.chaos.model import CONFIG, RANKS, weights
+from tools.chaos.records import Line, Records
+from tools.chaos.traffic import Traffic, until
+from tools.world.network import Network
+from tools.world.processes import ROOT, Child, WorldError, python, wait
+from tools.world.world import Pod, World
+from weightsync.wire.v1 import AgentStatus
+
+ENGINES = 4
+STRUCK = "engine-0"  # the engine that has the faults
+STALL = 2.0
+DEADLINE = 10
+PLAN = {"strategy": {"deadlineSeconds": DEADLINE}}
+WRITTEN = re.compile(r"^weightsync_agent_written_bytes_total\{.*?\} (\S+)$", re.MULTILINE)
+OUTCOME_SECONDS = 50.0
+
+
+class Site:
+    """Use as a context manager. plan: fields of the inventory; network: pods get namespaces (as root)."""
+
+    def __init__(self, plan: dict[str, Any] | None = None, *, network: bool = False) -> None:
+        self._stack = ExitStack()
+        self.network = self._stack.enter_context(Network()) if network else None
+        self.world = self._stack.enter_context(
+            World(plan or PLAN, {"WEIGHTSYNC_STALL_SECONDS": str(STALL)}, network=self.network, failpoints=True)
+        )
+        self.ledger = Ledger()
+        self.engines: dict[str, Pod] = {}
+        self.sources: list[Pod] = []
+        self.ranks: list[Child] = []
+        self.model = self.world.folder / "model"
+        self._records: dict[Path, Records] = {}
+        self._gate = self.world.folder / "gate"
+
+    def __enter__(self) -> Self:
+        write_checkpoint(self.model, CONFIG, weights(0))
+        world = self.world
+        self.sources = [world.trainer(f"trainer-{rank}") for rank in range(RANKS)]
+        self.engines = {name: world.engine(name, self.model) for name in (f"engine-{i}" for i in range(ENGINES))}
+        self.ranks = [self._rank(rank, pod) for rank, pod in enumerate(self.sources)]
+        self.start_trainer()
+        world.wait_for_engines(ENGINES, seconds=120)
+        addresses = {name: pod.engine_address for name, pod in self.engines.items()}
+        self.traffic = self._stack.enter_context(Traffic(self.ledger, addresses))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for rank in self.ranks:
+            rank.kill()
+        self._stack.__exit__(None, None, None)
+
+    def coordinator_first(self) -> list[Pod]:
+        """The trainer's pods, the one that coordinates before the other."""
+        plan = self.world.plan()
+        return sorted(self.sources, key=lambda pod: plan is None or pod.uid != plan.coordinator)
+
+    # --- the trainer ---
+
+    def _rank(self, rank: int, pod: Pod) -> Child:
+        command = python("tools.chaos.trainer", "--directory", str(pod.volume), "--rank", str(rank))
+        log = self.world.folder / f"rank-{rank}.log"
+        return Child(f"rank {rank}", command, {"PYTHONPATH": str(ROOT)}, log, listens=True)
+
+    def start_trainer(self) -> None:
+        """All ranks begin a new life, as a launcher does where one of them has ended."""
+        for rank in self.ranks:
+            rank.kill()
+        self.ledger.new_life()
+        before = [self._ready(rank) for rank in range(RANKS)]
+        for rank in self.ranks:
+            rank.start()
+        for number, rank in enumerate(self.ranks):
+            wait(f"rank {number}", lambda n=number: self._ready(n) > before[n], 60, [rank])  # type: ignore[misc]
+
+    def _ready(self, rank: int) -> int:
+        return sum(line["event"] == "ready" for line in self._said(rank))
+
+    def _said(self, rank: int) -> list[Line]:
+        return self.records(self.world.folder / f"rank-{rank}.log")
+
+    def publish(self, *, gated: bool = False) -> int:
+        """Every rank publishes; the publish's number. gated: half of the tensors wait for open_gate()."""
+        self._gate.unlink(missing_ok=True)
+        number = self.ledger.publish()
+        for rank in self.ranks:
+            if rank.alive:
+                rank.tell(f'{{"publish": {number}, "gate": "{self._gate if gated else ""}"}}')
+        return number
+
+    def open_gate(self) -> None:
+        """Let the generators go on."""
+        self._gate.touch()
+
+    def said(self, event: str, number: int) -> list[Line]:
+        """What the ranks have said of a publish."""
+        return [
+            line
+            for rank in range(RANKS)
+            for line in self._said(rank)
+            if line["event"] == event and line.get("publish") == number
+        ]
+
+    def outcome(self, number: int, seconds: float = OUTCOME_SECONDS) -> dict[str, str]:
+        """Each engine's outcome, once every living rank was told; what came until then where one is not told."""
+        until(lambda: len(self.said("outcome", number)) >= sum(rank.alive for rank in self.ranks), seconds, 0.02)
+        return self.outcomes(number)
+
+    def outcomes(self, number: int) -> dict[str, str]:
+        """Each engine's outcome as far as it was told. From now on no current engine may answer from before."""
+        found: dict[str, str] = {}
+        for line in self.said("outcome", number):
+            found.update(line["engines"])
+        for engine, outcome in found.items():
+            if outcome == "Current" and engine in self.engines:
+                self.traffic.current(engine, number)
+        return found
+
+    # --- engines ---
+
+    def status(self, pod: Pod, seconds: float = 1.0) -> AgentStatus | None:
+        """What the engine's agent says; None where it does not answer in time."""
+        try:
+            return AgentStatus.model_validate(self.world.call(pod, "/v1/status", seconds=seconds))
+        except WorldError:
+            return None
+
+    def serving(self, name: str) -> int | None:
+        """The publish that the engine is current with, as its agent says; None: not current."""
+        status = self.status(self.engines[name])
+        if status is None or not status.gate or status.journal != "Current":
+            return None
+        number = self.ledger.number(status.version)
+        if number is not None:
+            self.traffic.current(name, number)
+            self.traffic.open(name)
+        return number
+
+    def all_current(self, number: int, but: str = "") -> bool:
+        """Every engine serves that publish."""
+        return all(self.serving(name) == number for name in self.engines if name != but)
+
+    # --- figures ---
+
+    def hold(self, place: Place, phase: str, content: str = "") -> Hold:
+        """Arm a failpoint of that agent."""
+        coordinator, source = self.coordinator_first()
+        pod = {Place.TARGET: STRUCK, Place.SOURCE: source.name, Place.COORDINATOR: coordinator.name}[place]
+        return self.arm(pod, f"{place.value}-{phase}", content)
+
+    def arm(self, pod: str, name: str, content: str = "") -> Hold:
+        """Arm any failpoint."""
+        return Hold(self.world.failpoints(pod), name, content)
+
+    def records(self, path: Path) -> list[Line]:
+        """The lines of a log."""
+        return self._records.setdefault(path, Records(path)).lines()
+
+    def log(self, pod: str) -> list[Line]:
+        """What the pod's agent has said."""
+        return self.records(self.world.folder / f"{pod}-agent.log")
+
+    def written(self) -> dict[int, float]:
+        """Bytes that each source agent has written in its present life, by process id."""
+        found = {}
+        for pod in self.sources:
+            try:
+                with urllib.request.urlopen(f"http://{pod.address}/metrics", timeout=2.0) as answer:
+                    text = answer.read().decode()
+            except OSError:
+                continue
+            found[pod.agent.pid] = sum(float(value) for value in WRITTEN.findall(text))
+        return found
+
+
+def sent(before: dict[int, float], after: dict[int, float]) -> int:
+    """Bytes written between two readings of written(). Pure."""
+    return int(sum(value - before.get(pid, 0.0) for pid, value in after.items()))
+
+
+def now() -> float:
+    """Seconds since 1970, as logs have them."""
+    return time.time()
