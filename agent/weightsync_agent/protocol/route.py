@@ -4,6 +4,7 @@
 - a bucket that is told again (requests to the agent may come twice) is not written again for that;
 - it is receipted only when its write is terminal; the target then reads and compares it;
 - an unequal bucket is written again, at most RESENDS times;
+- a bucket whose worker was replaced before its write was done is written again, as often as that happens;
 - the last receipt is sent exactly once, when no write is in flight and none will follow: it closes the
   writer's part of the grant. A route that cannot say so (a stalled write) sends none: the target's fence must
   then kill the receiving worker before the range is granted again.
@@ -45,6 +46,13 @@ class AllFilled:
 @dataclass(frozen=True)
 class Written:
     """These buckets' writes are terminal and done."""
+
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """These buckets' writes are terminal and not done: their worker takes no more, another one will."""
 
     offsets: tuple[int, ...]
 
@@ -124,6 +132,7 @@ class Route(Machine[RouteState]):
         self.checking: set[int] = set()
         self.verified: set[int] = set()
         self.sends: dict[int, int] = {}
+        self.differs: dict[int, int] = {}  # how often the target found another digest
         self.complete = False
         self.reason = ""
         self.message = ""
@@ -172,10 +181,16 @@ class Route(Machine[RouteState]):
         self.checking |= set(event.offsets)
         return [Receipt(tuple(self.known[offset] for offset in event.offsets), last=False)]
 
+    def _unsent(self, event: Unsent, now: float) -> list[object]:
+        self.writing -= set(event.offsets)
+        return self._start(self.known[offset] for offset in event.offsets)
+
     def _checked(self, event: Checked, now: float) -> list[object]:
         self.checking -= set(event.verified) | set(event.unequal)
         self.verified |= set(event.verified)
-        worn = [offset for offset in event.unequal if self.sends[offset] > RESENDS]
+        for offset in event.unequal:
+            self.differs[offset] = self.differs.get(offset, 0) + 1
+        worn = [offset for offset in event.unequal if self.differs[offset] > RESENDS]
         if worn:
             message = f"bucket at {worn[0]} differs at the target after {self.sends[worn[0]]} writes"
             return self._break("DigestMismatch", message)
@@ -198,11 +213,11 @@ class Route(Machine[RouteState]):
         receipt: list[object] = [Receipt((), last=True, failed=self.message)] if event.quiet else []
         return [*receipt, End(False, event.quiet, self.reason, self.message)]
 
-    def _still_writing(self, event: Written, now: float) -> list[object]:
+    def _still_writing(self, event: Written | Unsent, now: float) -> list[object]:
         self.writing -= set(event.offsets)
         return []
 
-    def _last_written(self, event: Written, now: float) -> list[object]:
+    def _last_written(self, event: Written | Unsent, now: float) -> list[object]:
         self.writing.clear()
         return [Receipt((), last=True, failed=self.message), End(False, True, self.reason, self.message)]
 
@@ -218,6 +233,7 @@ Route.table = {
     (_S.OPEN, Filled): (Row(None, Route._filled, name="write what is full", may=(_S.OPEN,)),),
     (_S.OPEN, AllFilled): (Row(None, Route._complete, name="the shard is complete", may=(_S.CLOSING,)),),
     (_S.OPEN, Written): (Row(_S.OPEN, Route._written, name="ask the target to check"),),
+    (_S.OPEN, Unsent): (Row(_S.OPEN, Route._unsent, name="write through another worker"),),
     (_S.OPEN, Checked): (
         Row(None, Route._checked, name="resend what differs", may=(_S.CLOSING, _S.BREAKING, _S.FAILED)),
     ),
@@ -232,6 +248,7 @@ Route.table = {
     (_S.CLOSING, ReceiptBroke): (Row(_S.FAILED, Route._close_broke, name="the last receipt is unanswered"),),
     (_S.CLOSING, Cancel): (Row(_S.CLOSING, name="too late to give up"),),
     (_S.CLOSING, Written): (Row(_S.CLOSING, name="terminal already"),),
+    (_S.CLOSING, Unsent): (Row(_S.CLOSING, name="every write was terminal before"),),
     # A worker can end, or fall silent, between its last bucket and its word that the call is over.
     (_S.CLOSING, WriteBroke): (Row(_S.CLOSING, name="every write was terminal before"),),
     (_S.CLOSING, AllFilled): (Row(_S.CLOSING, name="complete already"),),
@@ -240,10 +257,13 @@ Route.table = {
         Row(_S.FAILED, Route._filled_late, name="the shard was not complete"),
     ),
     (_S.BREAKING, WriteBroke): (Row(None, Route._write_broke, name="all terminal, or stalled", may=(_S.FAILED,)),),
-    (_S.BREAKING, Written): (
-        Row(_S.FAILED, Route._last_written, lambda m, e: m.writing <= set(e.offsets), "all terminal"),
-        Row(_S.BREAKING, Route._still_writing, name="some terminal"),
-    ),
+    **{
+        (_S.BREAKING, event): (
+            Row(_S.FAILED, Route._last_written, lambda m, e: m.writing <= set(e.offsets), "all terminal"),
+            Row(_S.BREAKING, Route._still_writing, name="some terminal"),
+        )
+        for event in (Written, Unsent)
+    },
     (_S.BREAKING, Checked): (Row(_S.BREAKING, name="an answer to an earlier receipt"),),
     (_S.BREAKING, ReceiptBroke): (Row(_S.BREAKING, name="no answer to an earlier receipt"),),
     (_S.BREAKING, Filled): (Row(_S.BREAKING, name="nothing is written any more"),),
@@ -252,6 +272,6 @@ Route.table = {
     **{
         (state, event): (Row(state, name="ended"),)
         for state in (_S.VERIFIED, _S.FAILED)
-        for event in (Filled, AllFilled, Checked, ReceiptBroke, Cancel, WriteBroke, Written)
+        for event in (Filled, AllFilled, Checked, ReceiptBroke, Cancel, WriteBroke, Written, Unsent)
     },
 }
