@@ -47,6 +47,13 @@ class Strand:
 
 
 @dataclass(frozen=True)
+class Retire:
+    """Event: it takes no write any more. until: when to kill at the latest."""
+
+    until: float
+
+
+@dataclass(frozen=True)
 class Close:
     """Event: nobody will write through it any more."""
 
@@ -82,6 +89,10 @@ class Lane(Machine[LaneState]):
         self.state = LaneState.RETIRED
         return [s.Wake(self.until)]
 
+    def _retire(self, event: Retire, now: float) -> list[object]:
+        self.until = event.until
+        return [s.Wake(self.until)]
+
     def _expire(self, event: s.Tick, now: float) -> list[object]:
         if now < self.until:
             return []
@@ -106,6 +117,10 @@ Lane.table = {
         Row(None, Lane._strand, name="a write stalled: nothing new goes through it", may=(_S.RETIRED, _S.KILLED)),
     ),
     (_S.OPEN, s.Tick): (Row(_S.OPEN, name="in use"),),
+    (_S.OPEN, Retire): (
+        Row(_S.RETIRED, Lane._retire, lambda m, e: bool(m.users), "held in a first contact"),
+        Row(_S.KILLED, Lane._kill, name="held, and used by nobody"),
+    ),
     (_S.OPEN, Close): (Row(_S.KILLED, Lane._kill, lambda m, e: not m.users, "nobody needs it"),),
     (_S.OPEN, s.LaneDead): (Row(_S.DEAD, name="its process has ended by itself"),),
     (_S.RETIRED, Leave): (
@@ -113,12 +128,14 @@ Lane.table = {
         Row(_S.RETIRED, Lane._leave, name="a route's writes are terminal"),
     ),
     (_S.RETIRED, Strand): (Row(None, Lane._strand, name="another write stalled", may=(_S.RETIRED, _S.KILLED)),),
+    (_S.RETIRED, Retire): (Row(_S.RETIRED, name="retired before"),),
     (_S.RETIRED, s.Tick): (
         Row(None, Lane._expire, name="kill it one stall timeout after the stall", may=(_S.RETIRED, _S.KILLED)),
     ),
     (_S.RETIRED, s.LaneDead): (Row(_S.DEAD, name="its process has ended by itself"),),
     (_S.KILLED, Leave): (Row(_S.KILLED, Lane._leave, name="killed already"),),
     (_S.KILLED, Strand): (Row(_S.KILLED, lambda m, e, now: m.stranded.add(e.route), name="waits for its end, too"),),
+    (_S.KILLED, Retire): (Row(_S.KILLED, name="killed already"),),
     (_S.KILLED, s.Tick): (Row(_S.KILLED, name="killed already"),),
     (_S.KILLED, s.LaneDead): (Row(_S.DEAD, name="it reads no arena any more"),),
 }

@@ -8,7 +8,7 @@ one.
 from collections.abc import Iterable
 
 from weightsync_agent.protocol import source_events as s
-from weightsync_agent.protocol.lane import Close, Join, Lane, LaneState, Leave, Strand
+from weightsync_agent.protocol.lane import Close, Join, Lane, LaneState, Leave, Retire, Strand
 
 SUSPECTS = 256  # that are remembered: pods come and go
 
@@ -42,6 +42,14 @@ class Lanes:
             return []
         moved = self._moved(lane, lane.users - {route}, now) if lane.state is LaneState.OPEN else []
         return moved + lane.handle(Strand(route, until), now)
+
+    def held(self, number: int, until: float, now: float) -> list[object]:
+        """The worker takes no write: its routes go on elsewhere."""
+        lane = self.lanes.get(number)
+        if lane is None:
+            return []
+        moved = self._moved(lane, lane.users, now) if lane.state is LaneState.OPEN else []
+        return moved + lane.handle(Retire(until), now)
 
     def moved(self, route: s.RouteId, number: int, now: float) -> list[object]:
         """The route's writes through that lane are terminal."""

@@ -17,8 +17,8 @@ the order; everything else that can happen is taken in every state. Guarantees:
 
 Events, in source_events.py: Found, once at start; Begin, NoRoom, Cut, Digested, Copied, Broken, Named, Decided and
 Settled of publishes; Ordered and Ended of the coordinator; RouteStalled, RouteMoved (both before its RouteOver),
-RouteOver and LaneDead of what runs; Tick after Wake. Actions there too: perform them in their order, all before the
-next event is handled. The answer to an order (TakeOrder, RefuseOrder) may come with a later event.
+RouteOver, LaneHeld and LaneDead of what runs; Tick after Wake. Actions there too: perform them in their order, all
+before the next event is handled. The answer to an order (TakeOrder, RefuseOrder) may come with a later event.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from weightsync_agent.protocol.lanes import Lanes
 from weightsync_agent.protocol.replica import Replica, ReplicaState
 from weightsync_agent.protocol.route import AllFilled, Cancel, Filled
 from weightsync_agent.protocol.shelf import Shelf
-from weightsync_agent.protocol.table import Machine, Row
+from weightsync_agent.protocol.table import Guard, Machine, Row
 
 GRACE = 5.0  # seconds after an order's deadline until its routes are given up
 
@@ -213,6 +213,9 @@ class Source(Machine[SourceState]):
     def _stalled(self, event: s.RouteStalled, now: float) -> list[object]:
         return self.lanes.stalled(event.route, event.lane, self._until(now), now)
 
+    def _held(self, event: s.LaneHeld, now: float) -> list[object]:
+        return self.lanes.held(event.lane, self._until(now), now)
+
     def _moved(self, event: s.RouteMoved, now: float) -> list[object]:
         return self.lanes.moved(event.route, event.lane, now)
 
@@ -355,7 +358,7 @@ def _ended(*may: SourceState) -> tuple[Row, ...]:
     )
 
 
-_PUBLISHES = (
+_EVERYWHERE = (
     (s.Found, Source._recover, "what outlived the agent"),
     (s.Begin, Source._begin, "arenas for a publish"),
     (s.NoRoom, Source._no_room, "another arena must go, or the publish"),
@@ -367,9 +370,15 @@ _PUBLISHES = (
     (s.Decided, Source._decided, "seal it"),
     (s.Settled, Source._settled, "its outcome"),
     (s.Compared, Source._compared, "found bytes are the version, or nothing"),
+    (s.LaneHeld, Source._held, "a worker takes no write"),
     (s.LaneDead, Source._dead, "a worker has ended"),
     (s.Tick, Source._tick, "what is due"),
 )
+_GUARDS: dict[type, Guard] = {
+    s.Found: lambda m, e: not m.shelf.publishes and not m.shelf.all(),
+    s.Begin: lambda m, e: e.publish not in m.shelf.publishes,
+    s.Copied: lambda m, e: not m.lacks(e.publish),
+}
 _MAY = {
     _S.IDLE: (),
     _S.WAITING: (_S.IDLE, _S.RUNNING),
@@ -379,7 +388,9 @@ _MAY = {
 
 Source.table = {
     **{
-        (state, event): (Row(None, do, name=name, may=_MAY[state]),) for state in _S for event, do, name in _PUBLISHES
+        (state, event): (Row(None, do, name=name, may=_MAY[state]),)
+        for state in _S
+        for event, do, name in _EVERYWHERE
     },
     (_S.IDLE, s.Ordered): _ordered(_S.WAITING, _S.RUNNING),
     (_S.WAITING, s.Ordered): _ordered(_S.IDLE, _S.RUNNING),

@@ -168,6 +168,16 @@ class RouteStalled:
 
 
 @dataclass(frozen=True)
+class LaneHeld:
+    """That worker takes no write, since its first contact with some peer does not end: all go on elsewhere.
+
+    Told by whoever meets it; a second time it changes nothing.
+    """
+
+    lane: int
+
+
+@dataclass(frozen=True)
 class RouteMoved:
     """After MoveRoute: every write of the route through that lane is terminal, and it starts no other there."""
 
