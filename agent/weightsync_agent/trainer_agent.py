@@ -27,7 +27,8 @@ from weightsync_agent.drivers.source_rank import SourceRank
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Decision
 from weightsync_agent.peers.auth import Caller
-from weightsync_agent.peers.server import HttpServer, accepts, answers, own
+from weightsync_agent.peers.members import Members
+from weightsync_agent.peers.server import HttpServer, accepts, answers, own, poll_seconds
 from weightsync_agent.plan_feed.base import PlanFeed
 from weightsync_agent.protocol.coordinator import ASK_CURRENT
 from weightsync_agent.trainer.socket import TrainerSocket
@@ -45,6 +46,7 @@ class TrainerAgent:
         self._plan: Plan | None = None
         self._programs = Programs(common.volume.layouts, common.client, self.plan)
         self._sources: dict[int, SourceRank] = {}
+        self._members = Members()
         self.coordination = Coordination(
             common.settings.uid,
             common.capabilities,
@@ -103,27 +105,32 @@ class TrainerAgent:
 
         async def publishes(caller: Caller, body: PublishRequest):  # type: ignore[no-untyped-def]
             own(caller, body.writer.uid)
+            await self._members.joined(body.writer.uid)
             return await c.publishes(body)
 
         async def names(caller: Caller, body: NamesRequest):  # type: ignore[no-untyped-def]
             own(caller, body.writer.uid)
+            await self._members.joined(body.writer.uid)
             return await c.names(body)
 
         async def shards(caller: Caller, body: ShardDigests) -> Accepted:
             own(caller, body.writer.uid)
+            self._members.known(body.writer.uid)
             return await c.shards(body)
 
         async def routes(caller: Caller, body: RouteEnd) -> Accepted:
             own(caller, body.writer.uid)
+            self._members.known(body.writer.uid)
             return await c.routes(body)
 
         async def trouble(caller: Caller, body: PublishTrouble) -> Accepted:
             own(caller, body.writer.uid)
+            self._members.known(body.writer.uid)
             return await c.trouble(body)
 
         async def outcome(caller: Caller, request: web.Request) -> PublishOutcome:
             info = request.match_info
-            return await c.outcome(info["lineage"], int(info["number"]), float(request.query.get("wait", "0")))
+            return await c.outcome(info["lineage"], int(info["number"]), poll_seconds(request, 0.0))
 
         async def order(caller: Caller, body: OrderFor) -> Accepted:
             self._coordinator_only(caller)
@@ -145,7 +152,7 @@ class TrainerAgent:
             web.post("/v1/orders", accepts(OrderFor, verifier, order)),
             web.post("/v1/orders/end", accepts(OrderEnd, verifier, end)),
             web.get("/v1/report", answers(verifier, report)),
-            web.get("/v1/outcomes/{lineage:[0-9a-f]{16}}/{number:[0-9]+}", answers(verifier, outcome)),
+            web.get("/v1/outcomes/{lineage:[0-9a-f]{16}}/{number:[0-9]{1,18}}", answers(verifier, outcome)),
         ]
 
     def _coordinator_only(self, caller: Caller) -> None:
@@ -161,6 +168,7 @@ class TrainerAgent:
             plan = await self._feed.next()
             self._plan = plan if self._term is None else plan.model_copy(update={"term": self._term})
             log.info("plan", term=self._plan.term, generation=plan.generation, engines=len(plan.engines))
+            await self._members.put(self._plan)
             self.coordination.plan(self._plan)
 
     async def close(self) -> None:

@@ -96,6 +96,7 @@ class World:
         self._failpoints = failpoints
         self._mounted: list[Path] = []
         self._secret_file = self.folder / "secret"
+        self._secret_file.touch(mode=0o600)  # agents refuse one that everybody may read
         self._secret_file.write_text(self.secret)
         self._inventory = self.folder / "inventory.yaml"
         self.plan_file = self.folder / "plan.json"
@@ -111,9 +112,9 @@ class World:
 
     # --- making ---
 
-    def trainer(self, name: str, **environment: str) -> Pod:
+    def trainer(self, name: str, *, volume_bytes: int | None = None, **environment: str) -> Pod:
         """A trainer's pod: an agent; the trainer itself is whoever uses ``pod.volume`` in a Publisher."""
-        return self._add(name, "trainer", environment)
+        return self._add(name, "trainer", environment, volume_bytes=volume_bytes)
 
     def engine(self, name: str, model: Path, *flags: str, volume_bytes: int | None = None, **environment: str) -> Pod:
         """An engine's pod: an agent and the reference engine over the checkpoint ``model``.
@@ -258,6 +259,10 @@ class World:
 
         wait(f"the coordinator knowing {count} engines", known, seconds, coordinator.children)
         return plan
+
+    def name_of(self, uid: str) -> str:
+        """The pod of that uid; the uid itself where it is no pod's any more."""
+        return next((pod.name for pod in self.pods.values() if pod.uid == uid), uid)
 
     def coordinator(self, plan: Plan) -> Pod:
         """The pod whose agent coordinates."""

@@ -7,13 +7,18 @@ none     nothing is shown and everybody is let in: for a machine of one's own
 """
 
 import hmac
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import structlog
+
 from weightsync.errors import InputError, Refused
 from weightsync_agent.peers.keys import KeyCache
 from weightsync_agent.peers.tokens import Caller, check, key_id
+
+log = structlog.get_logger(__name__)
 
 __all__ = [
     "Caller",
@@ -29,6 +34,7 @@ __all__ = [
 
 ANYBODY = Caller("", "", "")
 SHORTEST_SECRET = 16  # characters: shorter ones are guessed
+LARGEST_FILE = 64 * 2**10  # bytes: a wrong path must not fill the memory
 
 
 class Credentials(Protocol):
@@ -48,25 +54,40 @@ class Verifier(Protocol):
 
 
 class WatchedFile:
-    """A small file that others replace: read again whenever it changed."""
+    """A small file that others replace: read again whenever it changed. private: not one that everybody may read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, private: bool = False) -> None:
         self.path = path
-        self._state: tuple[int, int, int] | None = None
+        self._private = private
+        self._state: tuple[int, int, int, int, int] | None = None
         self._text = ""
 
     def text(self) -> str:
-        """Its content without surrounding blanks. Raises InputError where it is empty or cannot be read."""
+        """Its content without surrounding blanks. Raises InputError where it is empty, unreadable or open to all."""
         try:
-            status = self.path.stat()  # follows the link that the kubelet swaps at each rotation
-            state = (status.st_ino, status.st_mtime_ns, status.st_size)
+            found = self.path.stat()  # follows the link that the kubelet swaps at each rotation
+            state = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_mode)
             if state != self._state:
-                self._text, self._state = self.path.read_text().strip(), state
+                self._text = self._read(found.st_mode)
+                self._state = state
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{self.path}: cannot be read: {error}") from error
         if not self._text:
             raise InputError(f"{self.path}: is empty")
         return self._text
+
+    def _read(self, mode: int) -> str:
+        if not stat.S_ISREG(mode):  # a pipe would be waited for
+            raise InputError(f"{self.path}: is no file")
+        if self._private and mode & (stat.S_IROTH | stat.S_IWOTH):
+            raise InputError(
+                f"{self.path}: everybody on this machine may read or write it (mode {mode & 0o777:o}): chmod o-rwx"
+            )
+        with self.path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise InputError(f"{self.path}: holds more than {LARGEST_FILE} bytes")
+        return data.decode().strip()
 
 
 class TokenCredentials(Credentials):
@@ -84,7 +105,7 @@ class SecretCredentials(Credentials):
     """The shared secret."""
 
     def __init__(self, path: Path) -> None:
-        self._file = WatchedFile(path)
+        self._file = WatchedFile(path, private=True)
 
     async def headers(self) -> dict[str, str]:
         """The secret as it is now."""
@@ -124,12 +145,18 @@ class SecretVerifier(Verifier):
     """Accepts the shared secret; cannot tell its holders apart."""
 
     def __init__(self, path: Path) -> None:
-        self._file = WatchedFile(path)
+        self._file = WatchedFile(path, private=True)
 
     async def verify(self, headers: Mapping[str, str]) -> Caller:
         """Anybody who holds the secret."""
+        shown = _shown(headers).encode(errors="surrogateescape")  # as the bytes came: they need not be text
+        try:
+            ours = secret(self._file).encode()
+        except InputError as error:
+            log.warning("nobody can be let in: this agent's secret cannot be used", problem=str(error))
+            raise Refused("this agent's own secret cannot be used now", reason="NoSecret", status=503) from error
         # Compared in constant time: the time to refuse must not tell how much of a guess was right.
-        if not hmac.compare_digest(_shown(headers).encode(), secret(self._file).encode()):
+        if not hmac.compare_digest(shown, ours):
             raise Refused(
                 "the secret is not this agent's: give all agents the same file", reason="WrongSecret", status=401
             )
@@ -158,7 +185,7 @@ def by_token(token_file: Path, keys: KeyCache, namespace: str) -> Auth:
 
 def by_secret(secret_file: Path) -> Auth:
     """For agents of a plan file. Raises InputError where the secret cannot be used: better now than at each call."""
-    secret(WatchedFile(secret_file))
+    secret(WatchedFile(secret_file, private=True))
     return Auth(SecretCredentials(secret_file), SecretVerifier(secret_file))
 
 

@@ -16,6 +16,7 @@ T = TypeVar("T", bound=WireRecord)
 Headers = Callable[[], Awaitable[dict[str, str]]]
 
 MAX_ANSWER = 256 * 2**20  # bytes: a copy program of a model with very many experts
+SMALL_ANSWER = 64 * 2**20  # bytes: what is parsed at once
 
 
 class Unreachable(PeerError):
@@ -34,7 +35,12 @@ class PeerClient:
 
     async def start(self) -> None:
         """Open the pool. One connection per host and request: a stalled peer holds only its own."""
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30))
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            # Answers are taken as they are: a few kilobytes of a broken peer's zeros would become gigabytes.
+            auto_decompress=False,
+            skip_auto_headers=("Accept-Encoding",),
+        )
 
     async def close(self) -> None:
         """Close all connections."""
@@ -49,7 +55,7 @@ class PeerClient:
         seconds: for the whole exchange. Raises Unreachable, Refused (the peer said no), PeerError (the
         answer is none of ours).
         """
-        text = await self.text(address, path, body, seconds=seconds)
+        text = await self.text(address, path, body, seconds=seconds, limit=SMALL_ANSWER)
         try:
             return answer.model_validate_json(text)
         except ValidationError as error:
@@ -57,8 +63,10 @@ class PeerClient:
                 f"{address}{path} answered what is no {answer.__name__}: {first_problem(error)}"
             ) from error
 
-    async def text(self, address: str, path: str, body: WireRecord | None = None, *, seconds: float) -> bytes:
-        """The raw answer of a successful exchange."""
+    async def text(
+        self, address: str, path: str, body: WireRecord | None = None, *, seconds: float, limit: int = MAX_ANSWER
+    ) -> bytes:
+        """The raw answer of a successful exchange, of at most ``limit`` bytes."""
         if self._session is None:
             raise PeerError("the client was not started")
         method = "GET" if body is None else "POST"
@@ -67,17 +75,18 @@ class PeerClient:
             headers = {**await self._headers(), "Content-Type": "application/json"}
         except InputError as error:  # the token's file is being replaced, or is gone
             raise PeerError(f"{address}{path} was not asked: {error}") from error
-        limit = aiohttp.ClientTimeout(total=seconds, sock_connect=min(self._connect, seconds))
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(self._connect, seconds))
         try:
+            # Redirects are answers like others: our token goes to whom it was meant for and nowhere else.
             async with self._session.request(
-                method, f"http://{address}{path}", data=data, headers=headers, timeout=limit
+                method, f"http://{address}{path}", data=data, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
-                text = await _whole(response, f"{address}{path}")
+                text = await _whole(response, f"{address}{path}", limit)
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
             said = str(error) or type(error).__name__
             raise Unreachable(f"{address}{path} did not answer within {seconds:.1f} s: {said}") from error
-        if status >= 400:
+        if status >= 300:
             raise _refusal(address, path, status, text)
         return text
 
@@ -93,13 +102,13 @@ class PeerClient:
         raise Unreachable(f"{address}{path} did not answer within {seconds:.1f} s")
 
 
-async def _whole(response: aiohttp.ClientResponse, origin: str) -> bytes:
-    """All of an answer: ``content.read(n)`` would return what happens to be buffered. Bounded by MAX_ANSWER."""
+async def _whole(response: aiohttp.ClientResponse, origin: str, limit: int) -> bytes:
+    """All of an answer: ``content.read(n)`` would return what happens to be buffered."""
     text = bytearray()
     async for chunk in response.content.iter_chunked(1 << 20):
         text += chunk
-        if len(text) > MAX_ANSWER:
-            raise PeerError(f"{origin} answered more than {MAX_ANSWER} bytes")
+        if len(text) > limit:
+            raise PeerError(f"{origin} answered more than {limit} bytes")
     return bytes(text)
 
 

@@ -1,5 +1,7 @@
 """The agent's HTTP server: parse, know the caller, hand over, answer. It decides nothing."""
 
+import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -18,13 +20,20 @@ from weightsync.errors import (
     WeightSyncError,
 )
 from weightsync.records import WireRecord, first_problem
-from weightsync.wire.v1 import Problem
+from weightsync.wire.v1 import NamesRequest, Problem, Receipts, ShardDigests
 from weightsync_agent.peers.auth import Caller, Verifier
 
 log = structlog.get_logger(__name__)
 
 B = TypeVar("B", bound=WireRecord)
-MAX_BODY = 64 * 2**20  # bytes: names of a checkpoint with very many experts
+MAX_BODY = 64 * 2**20  # bytes: names of a checkpoint with very many experts, digests of very many buckets
+SMALL_BODY = 2 * 2**20  # bytes: everything else
+BODY_SECONDS = 30.0  # a body that drips in, or never ends, holds its connection no longer
+IDLE_SECONDS = 75.0  # a kept connection: longer than our client keeps it, so that it is the client who closes
+LONGEST_POLL = 30.0  # seconds
+LONGEST_MESSAGE = 4096  # characters of a refusal: it may quote what the caller sent
+
+LARGE: tuple[type[WireRecord], ...] = (NamesRequest, Receipts, ShardDigests)
 
 # Whose fault it is decides the status: the caller's, ours, or somebody's behind us.
 _STATUS: tuple[tuple[type[WeightSyncError], int], ...] = (
@@ -63,7 +72,52 @@ async def problems(
 
 
 def _problem(reason: str, message: str, status: int) -> web.Response:
-    return web.json_response(text=Problem(reason=reason, message=message).model_dump_json(), status=status)
+    short = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
+    return web.json_response(text=Problem(reason=reason, message=short).model_dump_json(), status=status)
+
+
+async def read_body(request: web.Request, limit: int) -> bytes:
+    """The whole body. Raises Refused: 413 over ``limit`` bytes, 408 where it is not there in BODY_SECONDS."""
+    said = request.content_length
+    text = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            # Judged by what was said before a byte is read, then by what comes: a chunked body says nothing.
+            while said is None or said <= limit:
+                chunk = await request.content.readany()
+                if not chunk:
+                    return bytes(text)
+                text += chunk
+                if len(text) > limit:
+                    break
+    except TimeoutError:
+        raise Refused(
+            f"{request.path}: the body did not come within {BODY_SECONDS:.0f} s", reason="BodyLate", status=408
+        ) from None
+    except (web.RequestPayloadError, ConnectionError) as error:
+        raise InputError(f"{request.path}: the body broke off: {error}") from error
+    raise Refused(f"{request.path}: a body of at most {limit} bytes is taken", reason="BodyTooLarge", status=413)
+
+
+async def parse_body(request: web.Request, kind: type[B], limit: int | None = None) -> B:
+    """The body as a ``kind``. Raises InputError with the first wrong field; see read_body()."""
+    text = await read_body(request, limit or (MAX_BODY if kind in LARGE else SMALL_BODY))
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise InputError(f"{request.path}: {first_problem(error)}") from error
+
+
+def poll_seconds(request: web.Request, default: float) -> float:
+    """How long a caller wants to wait: ?wait=seconds, at most LONGEST_POLL. Raises InputError for no such number."""
+    text = request.query.get("wait")
+    try:
+        seconds = default if text is None else float(text)
+    except ValueError:
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise InputError(f"wait={(text or '')[:32]} is no number of seconds")
+    return min(LONGEST_POLL, max(0.0, seconds))
 
 
 def accepts(
@@ -73,11 +127,7 @@ def accepts(
 
     async def handle(request: web.Request) -> web.Response:
         caller = await verifier.verify(request.headers)
-        try:
-            body = kind.model_validate_json(await request.read())
-        except ValidationError as error:
-            raise InputError(f"{request.path}: {first_problem(error)}") from error
-        answer = await then(caller, body)
+        answer = await then(caller, await parse_body(request, kind))
         return web.json_response(text=answer.model_dump_json())
 
     return handle
@@ -113,7 +163,14 @@ class HttpServer:
         self._runner: web.AppRunner | None = None
 
     async def _ready(self) -> web.AppRunner:
-        self._runner = web.AppRunner(self.application, access_log=None, handle_signals=False)
+        # Bodies are taken as they are: we do not compress, and a few kilobytes of zeros would become gigabytes.
+        self._runner = web.AppRunner(
+            self.application,
+            access_log=None,
+            handle_signals=False,
+            auto_decompress=False,
+            keepalive_timeout=IDLE_SECONDS,
+        )
         await self._runner.setup()
         return self._runner
 

@@ -11,6 +11,10 @@ from weightsync.errors import InputError, Refused
 ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512")
 LEEWAY_SECONDS = 30  # clocks of nodes differ
 REQUIRED = ("exp", "iat", "iss", "aud", "sub")
+# Anybody may show anything before a signature is looked at: what is longer, or nested deeper than so many characters
+# of a header can be, is not even parsed. Projected tokens have about 1,200, of which 100 are the header.
+LONGEST = 8192
+LONGEST_HEADER = 512
 
 
 class Caller(NamedTuple):
@@ -39,6 +43,12 @@ def read_keys(issuer: str, document: dict[str, Any]) -> dict[str, Key]:
 
 def key_id(token: str) -> str:
     """Which key signed it, as the token says. Raises Refused where it is no token."""
+    if len(token) > LONGEST:
+        raise _refused(f"the token has {len(token)} characters: service account tokens have at most {LONGEST}")
+    if not token.isascii():
+        raise _refused("what the caller shows is no token: it holds letters that no token has")
+    if len(token.partition(".")[0]) > LONGEST_HEADER:
+        raise _refused(f"the token's header is longer than {LONGEST_HEADER} characters: it is no service account's")
     try:
         found = jwt.get_unverified_header(token).get("kid")
     except jwt.PyJWTError as error:

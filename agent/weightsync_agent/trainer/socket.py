@@ -4,27 +4,26 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from weightsync import names
 from weightsync.announcement import SourceRank as SourceRankRecord
 from weightsync.errors import InputError, Refused
-from weightsync.records import WireRecord, first_problem
+from weightsync.records import WireRecord
 from weightsync.wire import local
 from weightsync.wire.v1 import Accepted
 from weightsync_agent.drivers.source_rank import SourceRank
+from weightsync_agent.peers.server import MAX_BODY, parse_body, poll_seconds
 
 B = TypeVar("B", bound=WireRecord)
-LONGEST_POLL = 30.0  # seconds
+MOST_RANKS = 64  # of one pod: as many as an announcement holds
+KEPT = 64  # publishes of one rank that can still be spoken of
+POLL = 10.0  # seconds of a long poll that does not say how long
 
 Connect = Callable[[SourceRankRecord], Awaitable[SourceRank]]
 
 
 async def _body(request: web.Request, kind: type[B]) -> B:
-    try:
-        return kind.model_validate_json(await request.read())
-    except ValidationError as error:
-        raise InputError(f"{request.path}: {first_problem(error)}") from error
+    return await parse_body(request, kind, MAX_BODY)
 
 
 def _json(answer: WireRecord) -> web.Response:
@@ -63,6 +62,11 @@ class TrainerSocket:
         who = SourceRankRecord(
             rank=body.rank, world_size=body.world_size, stage=body.stage, stages=body.stages, nonce=body.nonce
         )
+        if body.rank not in self._sources and len(self._sources) >= MOST_RANKS:
+            raise Refused(
+                f"rank {body.rank}: {MOST_RANKS} ranks are connected here already, more one pod cannot announce",
+                reason="TooManyRanks",
+            )
         self._sources[body.rank] = await self._connect(who)
         return _json(local.ConnectAnswer(uid=self._uid, version=names.VERSION))
 
@@ -76,6 +80,8 @@ class TrainerSocket:
             )
         answer = await source.begin(body)
         self._of_publish[answer.id] = source
+        for old in list(self._of_publish)[: -KEPT * len(self._sources)]:
+            del self._of_publish[old]
         return _json(answer)
 
     def _source(self, request: web.Request) -> tuple[SourceRank, str]:
@@ -112,12 +118,4 @@ class TrainerSocket:
     async def outcome(self, request: web.Request) -> web.Response:
         """Long poll: ?wait=seconds."""
         source, id_ = self._source(request)
-        try:
-            wait = min(LONGEST_POLL, max(0.0, float(request.query.get("wait", "10"))))
-        except ValueError as error:
-            raise InputError(f"wait={request.query['wait']} is no number of seconds") from error
-        answer = await source.outcome(id_, wait)
-        if answer.ended:
-            for old in list(self._of_publish)[:-64]:
-                del self._of_publish[old]
-        return _json(answer)
+        return _json(await source.outcome(id_, poll_seconds(request, POLL)))

@@ -3,16 +3,19 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
+import structlog
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from weightsync.errors import InputError, Refused
 from weightsync_agent.peers.auth import Auth, Caller, by_nothing, by_secret, by_token
 from weightsync_agent.peers.keys import KeyCache, KeyDocument
+from weightsync_agent.peers.server import own
 
 PRIVATE = ec.generate_private_key(ec.SECP256R1())
 ISSUER = "https://kubernetes.default.svc"
@@ -25,10 +28,10 @@ async def keys() -> KeyDocument:
     return KeyDocument(ISSUER, {"keys": [key | {"kid": "k", "alg": "ES256"}]})
 
 
-def token(namespace: str = "rl", audience: str = "weightsync") -> str:
+def token(namespace: str = "rl", audience: str = "weightsync", uid: str = "uid-t") -> str:
     """A pod's token."""
     now = int(time.time())
-    bound = {"namespace": namespace, "pod": {"name": "trainer-0", "uid": "uid-t"}}
+    bound = {"namespace": namespace, "pod": {"name": "trainer-0", "uid": uid}}
     claims = {"aud": [audience], "exp": now + 60, "iat": now, "iss": ISSUER, "sub": "s", "kubernetes.io": bound}
     return jwt.encode(claims, PRIVATE, "ES256", headers={"kid": "k"})
 
@@ -39,10 +42,18 @@ def tokens(tmp_path: Path, text: str) -> Auth:
     return by_token(tmp_path / "token", KeyCache(keys), "rl")
 
 
+def write_secret(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
+    """A file of that content that only its owner may read."""
+    path = tmp_path / "secret"
+    path.touch()
+    path.chmod(mode)
+    path.write_text(text)
+    return path
+
+
 def secrets(tmp_path: Path, text: str) -> Auth:
     """Both sides, with ``text`` as the secret."""
-    (tmp_path / "secret").write_text(text + "\n")
-    return by_secret(tmp_path / "secret")
+    return by_secret(write_secret(tmp_path, text + "\n"))
 
 
 async def test_a_token_says_which_pod_calls(tmp_path: Path) -> None:
@@ -99,6 +110,8 @@ async def test_a_secret_lets_in_who_holds_it(tmp_path: Path) -> None:
         pytest.param({"Authorization": f"Bearer {SECRET}x"}, id="more than the secret"),
         pytest.param({"Authorization": f"Bearer {SECRET[:-1]}"}, id="less than the secret"),
         pytest.param({"Authorization": "Bearer \u00e9\u00e9\u00e9"}, id="letters that are no ASCII"),
+        pytest.param({"Authorization": "Bearer \udce9\udcff"}, id="bytes that are no text"),
+        pytest.param({"Authorization": f"Bearer {'x' * 100_000}"}, id="a huge one"),
     ],
 )
 async def test_nobody_else_is_let_in(tmp_path: Path, headers: dict[str, str]) -> None:
@@ -127,9 +140,83 @@ async def test_without_authentication_nothing_is_shown_and_all_are_let_in() -> N
 def test_a_secret_that_is_none_is_refused_at_the_start(tmp_path: Path, text: str | None, words: str) -> None:
     """An empty secret would let everybody in."""
     if text is not None:
-        (tmp_path / "secret").write_text(text)
+        write_secret(tmp_path, text)
     with pytest.raises(InputError, match=words):
         by_secret(tmp_path / "secret")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o666], ids="{:o}".format)
+def test_a_secret_that_everybody_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    """It says how to mend that; the group's members may read it."""
+    path = write_secret(tmp_path, SECRET, mode)
+    with pytest.raises(InputError, match=r"everybody on this machine .*: chmod o-rwx"):
+        by_secret(path)
+    path.chmod(0o640)
+    by_secret(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "logged"),
+    [
+        pytest.param(lambda path: path.unlink(), "cannot be read", id="removed"),
+        pytest.param(lambda path: path.write_text("short"), "are no secret", id="too short now"),
+        pytest.param(lambda path: path.write_text(""), "is empty", id="emptied"),
+        pytest.param(lambda path: path.chmod(0o644), "everybody on this machine", id="opened to everybody"),
+        pytest.param(lambda path: path.write_bytes(b"\xff" * 32), "cannot be read", id="no text"),
+        pytest.param(lambda path: path.write_text("x" * 100_000), "more than 65536 bytes", id="huge"),
+        pytest.param(lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "is no file", id="a pipe"),
+    ],
+)
+async def test_a_secret_spoilt_at_run_time_lets_nobody_in(
+    tmp_path: Path, spoil: Callable[[Path], object], logged: str
+) -> None:
+    """Not even who knows the former one; the caller hears that it is not its fault, and no path; the log says why."""
+    auth = secrets(tmp_path, SECRET)
+    shown = await auth.credentials.headers()
+    assert await auth.verifier.verify(shown) == Caller("", "", "")
+    spoil(tmp_path / "secret")
+    with structlog.testing.capture_logs() as logs, pytest.raises(Refused) as caught:
+        await auth.verifier.verify(shown)
+    assert (caught.value.status, caught.value.reason) == (503, "NoSecret")
+    assert str(tmp_path) not in str(caught.value)
+    assert logged in logs[0]["problem"]
+    with pytest.raises(InputError):
+        await auth.credentials.headers()
+
+
+@pytest.mark.parametrize(
+    ("claimed", "allowed"),
+    [
+        pytest.param("uid-t", True, id="itself"),
+        pytest.param("uid-other", False, id="another pod"),
+        pytest.param("", False, id="nobody"),
+    ],
+)
+async def test_a_caller_speaks_for_its_own_pod_only(tmp_path: Path, claimed: str, allowed: bool) -> None:
+    """The uid in the body must be the token's: 403 that names both."""
+    auth = tokens(tmp_path, token())
+    caller = await auth.verifier.verify(await auth.credentials.headers())
+    if allowed:
+        own(caller, claimed)
+        return
+    with pytest.raises(Refused, match=f"the token is of pod trainer-0 .uid-t., not of {claimed}") as caught:
+        own(caller, claimed)
+    assert (caught.value.status, caught.value.reason) == (403, "NotYou")
+
+
+async def test_a_replaced_pods_token_does_not_speak_for_its_successor(tmp_path: Path) -> None:
+    """Same name, another uid: a token that outlives its pod is nobody's of the new plan."""
+    auth = tokens(tmp_path, token(uid="uid-of-the-old"))
+    caller = await auth.verifier.verify(await auth.credentials.headers())
+    assert caller.pod == "trainer-0"
+    with pytest.raises(Refused, match=r"not of uid-t"):
+        own(caller, "uid-t")
+
+
+async def test_with_a_shared_secret_any_holder_may_claim_to_be_anybody(tmp_path: Path) -> None:
+    """Said in docs/guarantees.md; nothing can be told apart here."""
+    auth = secrets(tmp_path, SECRET)
+    own(await auth.verifier.verify(await auth.credentials.headers()), "whoever")
 
 
 async def test_a_missing_token_is_an_error_of_this_agent(tmp_path: Path) -> None:

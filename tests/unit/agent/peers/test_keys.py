@@ -83,3 +83,47 @@ async def test_without_any_keys_the_agent_says_that_it_is_not_the_callers_fault(
     assert caught.value.status == 503
     server.down, server.now = False, PAUSE_SECONDS
     assert (await cache.find("k1")).jwk.key_id == "k1"
+
+
+async def test_a_hanging_api_server_holds_nobody_whose_key_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old keys are used as soon as a call's patience ends, and while the fetch hangs at once; one fetch for all."""
+    monkeypatch.setattr("weightsync_agent.peers.keys.PATIENCE_SECONDS", 0.01)
+    server = Server("k1")
+    cache = server.cache()
+    await cache.find("k1")
+    answered = asyncio.Event()
+    real = cache._fetch
+
+    async def hanging() -> KeyDocument:
+        await answered.wait()
+        return await real()
+
+    cache._fetch = hanging
+    server.now = OLD_SECONDS
+    async with asyncio.timeout(10):
+        found = await asyncio.gather(*(cache.find("k1") for _ in range(100)))
+    assert {key.issuer for key in found} == {"https://issuer"}
+    assert server.asked == 1
+    server.kids = ["k2"]
+    answered.set()
+    assert (await cache.find("k2")).jwk.key_id == "k2"
+    assert server.asked == 2
+    with pytest.raises(Refused):
+        await cache.find("k1")
+
+
+async def test_the_pause_between_fetches_counts_from_the_end_of_the_last() -> None:
+    """A fetch that hung for as long as the pause is not followed by another at once."""
+    server = Server("k1")
+    cache = server.cache()
+    real = cache._fetch
+
+    async def slow() -> KeyDocument:
+        server.now += 2 * PAUSE_SECONDS
+        return await real()
+
+    cache._fetch = slow
+    for _ in range(3):
+        with pytest.raises(Refused):
+            await cache.find("k2")
+    assert server.asked == 1

@@ -106,6 +106,12 @@ def unsigned() -> str:
     return jwt.encode(claims(), "", "none", headers={"kid": "k1"})
 
 
+def nested() -> str:
+    """A header of brackets in brackets: to parse it would take more stack than there is."""
+    head = base64.urlsafe_b64encode(b"[" * 5000).decode().rstrip("=")
+    return f"{head}.{token({}).partition('.')[2]}"
+
+
 def bound_to(value: object) -> Make:
     """A token with that in place of the pod's claims."""
     return lambda: token({"kubernetes.io": value})
@@ -118,6 +124,8 @@ def bound_to(value: object) -> Make:
             lambda: token({"aud": [ISSUER]}), 401, "not for audience weightsync", id="the API's own audience"
         ),
         pytest.param(lambda: token({"exp": -60}), 401, "has expired", id="expired"),
+        pytest.param(lambda: token({"aud": []}), 401, 'missing the "aud"', id="no audience"),
+        pytest.param(lambda: token({"aud": ["weightsync2", "WeightSync"]}), 401, "not for audience", id="like ours"),
         pytest.param(lambda: token({"nbf": 600}), 401, "not yet valid", id="not yet valid"),
         pytest.param(
             lambda: token({"iss": "https://x"}), 401, "another issuer than this cluster's", id="other issuer"
@@ -136,6 +144,14 @@ def bound_to(value: object) -> Make:
         pytest.param(bound_to([]), 403, "bound to no pod", id="nonsensical claims"),
         pytest.param(lambda: "abc", 401, "is no token", id="no token at all"),
         pytest.param(lambda: "a.b.c", 401, "is no token", id="three dots of nothing"),
+        pytest.param(lambda: token({}) + "\u00e9", 401, "letters that no token has", id="letters that are no ASCII"),
+        pytest.param(lambda: "\udcff.x.y", 401, "letters that no token has", id="bytes that are no text"),
+        pytest.param(lambda: "/w==.e30.", 401, "is no token", id="a header of no text"),
+        pytest.param(lambda: token({"x": "y" * 8000}), 401, "at most 8192", id="huge"),
+        pytest.param(nested, 401, "longer than 512", id="a header nested deep"),
+        pytest.param(lambda: token({}, kid="k" * 600), 401, "longer than 512", id="a huge name of a key"),
+        pytest.param(lambda: token({"iat": int(time.time()) + 600}), 401, "not valid", id="issued in the future"),
+        pytest.param(lambda: token({"sub": None}), 401, "sub", id="without a subject"),
         pytest.param(lambda: token({}, kid=None), 401, "names no key", id="no key named"),
     ],
 )
