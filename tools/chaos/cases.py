@@ -49,19 +49,47 @@ class Place(Enum):
     COORDINATOR = "coordinator"
 
 
+class Setting(Enum):
+    """The world that a case needs; value: for the report."""
+
+    BARRIER = "Barrier"
+    ROLLING = "Rolling"
+    PODS = "pods with a network of their own"  # and volumes of a limited size; as root
+
+
+class Scenario(Enum):
+    """How a case runs: running.py for a process, else the function of that name in scenarios.py."""
+
+    PROCESS = "process"
+    CUT = "cut"
+    FULL_VOLUME = "full_volume"
+    SMALL_VOLUME = "small_volume"
+    LATE_WRITE = "late_write"
+    LATE_WRITE_UNSEEN = "late_write_unseen"
+    CORRUPT = "corrupt"
+    REPLACED = "replaced"
+    COPIED = "copied"
+
+
 @dataclass(frozen=True)
 class Case:
-    """One trial. scenario: how it runs (running.py, scenarios.py)."""
+    """One trial. others_unhurt: the engines beside the struck one become current with the struck publish."""
 
     id: str
-    scenario: str = "process"
+    scenario: Scenario = Scenario.PROCESS
+    setting: Setting = Setting.BARRIER
     victim: Victim | None = None
     kind: Kind = Kind.KILL
-    phase: Phase = Phase.WRITING
+    phase: Phase | None = None
     place: Place = Place.TARGET
+    between: tuple[Place, ...] = ()  # whose pods are cut from one another
     wire_free: bool = False  # the heal may send no byte
-    network: bool = False  # needs pods with network namespaces
-    others_unhurt: bool = True  # the other engines become current with the struck publish
+    others_unhurt: bool = True
+
+    @property
+    def of_engine(self) -> bool:
+        """One engine has the fault: it heals without another publish, and the others must not notice."""
+        return self.others_unhurt
 
 
 ALL = tuple(Phase)
@@ -118,6 +146,80 @@ def processes() -> Iterator[Case]:
                 )
 
 
+def rolling() -> Iterator[Case]:
+    """What the other strategy must stand as well."""
+    for victim in (Victim.TARGET_AGENT, Victim.ENGINE):
+        for kind, phase in (
+            (Kind.KILL, Phase.WRITING),
+            (Kind.KILL, Phase.APPLYING),
+            (Kind.STOP, Phase.WRITING),
+            (Kind.STOP, Phase.APPLYING),
+        ):
+            yield Case(
+                id=f"rolling: {victim.value} is {kind.value} {phase.value}",
+                setting=Setting.ROLLING,
+                victim=victim,
+                kind=kind,
+                phase=phase,
+                wire_free=victim is Victim.TARGET_AGENT and phase is Phase.APPLYING,
+            )
+    yield Case("rolling: one of four engines is stopped for many publishes", Scenario.COPIED, Setting.ROLLING)
+
+
+def specials() -> Iterator[Case]:
+    """Faults that are no signal, in the usual world."""
+    yield Case("a bucket is corrupted after it landed", Scenario.CORRUPT)
+    yield Case("a source writes late, and its agent ends its worker", Scenario.LATE_WRITE)
+    yield Case("a source writes late, after its agent was stopped", Scenario.LATE_WRITE_UNSEEN, others_unhurt=False)
+    yield Case("an engine's pod is replaced at the same address while nothing is published", Scenario.REPLACED)
+    yield Case(
+        "an engine's pod is replaced at the same address while buckets are written",
+        Scenario.REPLACED,
+        phase=Phase.WRITING,
+    )
+    yield Case("one of four engines is stopped for many publishes", Scenario.COPIED)
+
+
+ENGINE_WIRES: tuple[tuple[str, tuple[Place, ...]], ...] = (
+    ("an engine and a source", (Place.TARGET, Place.SOURCE)),
+    ("an engine and the coordinator", (Place.TARGET, Place.COORDINATOR)),
+)
+
+
+def pods() -> Iterator[Case]:
+    """Faults of the network between pods, and of their volumes."""
+    for name, between in ENGINE_WIRES:
+        for phase in (Phase.HANDSHAKE, Phase.WRITING, Phase.DECIDED, Phase.COMMITTED):
+            yield Case(
+                f"the network between {name} is cut {phase.value}",
+                Scenario.CUT,
+                Setting.PODS,
+                phase=phase,
+                place=Place.TARGET,
+                between=between,
+            )
+    for phase in (Phase.HANDSHAKE, Phase.WRITING, Phase.VERIFIED):
+        yield Case(
+            f"the network between two sources is cut {phase.value}",
+            Scenario.CUT,
+            Setting.PODS,
+            phase=phase,
+            place=Place.SOURCE,
+            between=(Place.SOURCE, Place.COORDINATOR),
+            others_unhurt=False,
+        )
+    full = (("an engine's", Place.TARGET), ("a source's", Place.SOURCE), ("the coordinator's", Place.COORDINATOR))
+    for name, place in full:
+        yield Case(
+            f"{name} memory volume is full",
+            Scenario.FULL_VOLUME,
+            Setting.PODS,
+            place=place,
+            others_unhurt=place is Place.TARGET,
+        )
+    yield Case("a joining engine's memory volume is too small", Scenario.SMALL_VOLUME, Setting.PODS)
+
+
 def table() -> list[Case]:
     """All, in the order in which they run: those that share a world stand together."""
-    return list(processes())
+    return [*processes(), *specials(), *rolling(), *pods()]

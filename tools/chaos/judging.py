@@ -1,8 +1,9 @@
 """What must hold, and the report's measures. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from tools.chaos.cases import Setting
 from tools.chaos.running import Trial
 from weightsync.measures import Measure
 
@@ -21,23 +22,21 @@ def wrong(trial: Trial) -> str:
     if trial.heal_seconds > HEAL:
         return f"healed after {trial.heal_seconds:.1f} s, {HEAL:.0f} allowed"
     hurt = [name for name, outcome in trial.outcomes.items() if outcome != "Current" and name != "engine-0"]
-    if case.others_unhurt and (hurt or len(trial.outcomes) < 2):
+    if case.others_unhurt and hurt:
         return f"other engines were not served: {trial.outcomes}"
     if case.wire_free and trial.heal_bytes:
         return f"the heal sent {trial.heal_bytes} bytes, none allowed"
     return ""
 
 
-def measures(trials: Sequence[Trial], baseline: Sequence[float], stall: float) -> list[Measure]:
-    """All figures. baseline: commit times of undisturbed publishes before the first fault."""
-    clean = [*baseline, *(at for trial in trials for at in trial.clean)]
-    others = [at for trial in trials for at in trial.others]
+def measures(trials: Sequence[Trial], baselines: Mapping[Setting, Sequence[float]], stall: float) -> list[Measure]:
+    """All figures. baselines: commit times of undisturbed publishes before the first fault, in each setting."""
     judged = [trial.judged for trial in trials]
     found = [
         _count("cases", len(trials), "trials of one fault each"),
-        _bound("cases failed", sum(bool(wrong(trial)) for trial in trials), 0, "by any bound of their own"),
-        _bound("torn answers", sum(one.torn for one in judged), 0, "spans that their version does not compute"),
-        _bound("stale answers", sum(one.stale for one in judged), 0, "of a version older than was reported current"),
+        _bound("cases failed", sum(bool(wrong(trial)) for trial in trials), "by any bound of their own"),
+        _bound("torn answers", sum(one.torn for one in judged), "spans that their version does not compute"),
+        _bound("stale answers", sum(one.stale for one in judged), "of a version older than was reported current"),
         _count("answers checked", sum(one.answers for one in judged), "greedy answers, each repeated here"),
         _count("answers over a switch", sum(one.switched for one in judged), "that two versions computed"),
         _count("distinguishable", sum(one.distinguishable for one in judged), "the version before answers otherwise"),
@@ -47,31 +46,41 @@ def measures(trials: Sequence[Trial], baseline: Sequence[float], stall: float) -
         how = "from the agent's first log line after the fault to every live engine current"
         found.append(_measure("heal, maximum", max(healed), "s", HEAL, how))
         found.append(_measure("heal, median", median(healed), "s", None, how))
-    if others and clean:
-        how = f"{len(others)} commits of engines beside a struck one, {len(clean)} undisturbed; publish to commit"
-        found.append(_measure("others' median over undisturbed", median(others) / median(clean), "1", MEDIAN, how))
-        found.append(
-            _measure("others' maximum over undisturbed", max(others) - max(clean), "s", stall, f"difference; {how}")
-        )
-        found.append(_measure("undisturbed commit, median", median(clean), "s", None, how))
-        found.append(_measure("undisturbed commit, maximum", max(clean), "s", None, how))
+    for setting, baseline in baselines.items():
+        found += _commits(setting, [trial for trial in trials if trial.case.setting is setting], baseline, stall)
     free = [trial.heal_bytes for trial in trials if trial.case.wire_free and trial.healed]
     if free:
-        found.append(_bound("bytes to heal after an apply was cut off", sum(free), 0, "agents struck while applying"))
+        found.append(_bound("bytes to heal after an apply was cut off", sum(free), "agents struck while applying"))
     for trial in trials:
-        found += [
-            _measure(f"{name}: {trial.case.id}", value, "1", COPIED if name.startswith("copied") else None, "ratio")
-            for name, value in trial.figures.items()
-        ]
+        for name, value in trial.figures.items():
+            bound = COPIED if name.startswith("copied") else None
+            found.append(_measure(f"{name}: {trial.case.id}", value, "1", bound, "ratio"))
     return found
+
+
+def _commits(setting: Setting, trials: Sequence[Trial], baseline: Sequence[float], stall: float) -> list[Measure]:
+    """Engines beside a struck one against publishes that nothing disturbed, in the same setting."""
+    clean = [*baseline, *(at for trial in trials for at in trial.clean)]
+    others = [at for trial in trials for at in trial.others]
+    if not others or not clean:
+        return []
+    how = f"{setting.value}; {len(others)} commits beside a struck engine, {len(clean)} clean ones; publish to commit"
+    name, ratio, excess = f"({setting.name.lower()})", median(others) / median(clean), max(others) - max(clean)
+    return [
+        _measure(f"others' median over undisturbed {name}", ratio, "1", MEDIAN, how),
+        _measure(f"others' maximum less undisturbed {name}", excess, "s", stall, how),
+        _measure(f"undisturbed commit, median {name}", median(clean), "s", None, how),
+        _measure(f"undisturbed commit, maximum {name}", max(clean), "s", None, how),
+    ]
 
 
 def _measure(name: str, value: float, unit: str, bound: float | None, how: str) -> Measure:
     return Measure(name=name, value=value, unit=unit, bound=bound, better="lower", how=how)
 
 
-def _bound(name: str, value: float, bound: float, how: str) -> Measure:
-    return _measure(name, value, "B" if name.startswith("bytes") else "1", bound, how)
+def _bound(name: str, value: float, how: str) -> Measure:
+    """None is allowed."""
+    return _measure(name, value, "B" if name.startswith("bytes") else "1", 0, how)
 
 
 def _count(name: str, value: float, how: str) -> Measure:

@@ -2,17 +2,22 @@
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from tools.chaos.cases import Case, Kind, Phase, Victim
+from tools.chaos.holds import Hold
 from tools.chaos.records import committed_after, first_after
 from tools.chaos.site import STALL, STRUCK, Site, now, sent
 from tools.chaos.striking import Struck, end, find, strike
 from tools.chaos.traffic import Judged, until
+from tools.world.processes import WorldError
 
 REACH_SECONDS = 20.0
 HEAL_SECONDS = 60.0  # until a case counts as never healed; the bound is judging.HEAL
+RESTART_SECONDS = 3.0  # until what was killed is started again, at the latest
 AGAIN_SECONDS = 1.0  # between two publishes of a trainer whose sources had the fault
 
 
@@ -21,7 +26,8 @@ class Trial:
     """What one case showed. Times in seconds.
 
     others: commit times of the engines that were not struck, in the struck publish; clean: of all engines in the
-    publish after the heal. heal_bytes: written by sources between the mending and the heal.
+    publish after the heal. heal_bytes: written by sources between the struck publish's end and the heal. figures:
+    ratios that the case is about. written: Site.written() at the end of the struck publish.
     """
 
     case: Case
@@ -36,6 +42,7 @@ class Trial:
     copied: list[float] = field(default_factory=list)
     judged: Judged = field(default_factory=Judged)
     figures: dict[str, float] = field(default_factory=dict)
+    written: dict[int, float] = field(default_factory=dict)
 
 
 def commit_times(site: Site, since: float, held: float, but: str = "") -> list[float]:
@@ -46,6 +53,7 @@ def commit_times(site: Site, since: float, held: float, but: str = "") -> list[f
 
 def clean_publish(site: Site, trial: Trial) -> None:
     """A publish that nothing disturbs: whether the world is whole, and what a commit takes in it."""
+    site.world.wait_for_engines(len(site.engines))  # an agent that restarts leaves the plan for a moment
     since = now()
     number = site.publish()
     outcomes = site.outcome(number)
@@ -54,39 +62,68 @@ def clean_publish(site: Site, trial: Trial) -> None:
         trial.problem = trial.problem or f"the world is not whole afterwards: {wrong or 'a gate is closed'}"
         return
     trial.clean = commit_times(site, since, 0.0)
-    trial.copied = [line["seconds"] for line in site.said("copied", number)]
+    trial.copied += [line["seconds"] for line in site.said("copied", number)]
 
 
 def run_process(site: Site, case: Case) -> Trial:
     """A process is killed or stopped at a phase."""
     trial = Trial(case)
-    if case.victim is None:
-        raise ValueError(f"{case.id}: no victim")
-    hold = site.hold(case.place, case.phase.name.lower())
-    since = now()
-    number = site.publish(gated=case.phase is Phase.WRITING)
-    try:
-        hold.wait(REACH_SECONDS)
+    if case.victim is None or case.phase is None:
+        raise ValueError(f"{case.id}: no victim, or no phase")
+    number, since, hold = begin(site, case, case.phase)
+    with letting_go(site, hold):
         struck = find(site, case.victim)
         strike(site, case, struck)
-    finally:
-        hold.release()
-        site.open_gate()
-    held = hold.released_at - hold.reached_at
     mended = hold.released_at
     if case.kind is Kind.STOP:
         time.sleep(STALL + 1.0)
         struck.send(signal.SIGCONT)
         mended = now()
-    trial.outcomes = site.outcome(number)
-    before = site.written()
-    if case.victim.of_engine:
-        trial.others = commit_times(site, since, held, but=STRUCK)
-    if case.kind is not Kind.STOP:
+    elif case.kind is Kind.KILL:
+        # A start takes a core, which the others' commits shall have for themselves.
+        until(partial(site.all_current, number, STRUCK), RESTART_SECONDS, 0.05)
         mended = mend(site, case, struck, mended)
-    heal(site, trial, number, struck, mended)
-    trial.heal_bytes = sent(before, site.written())
+    ended(site, trial, number, since, hold)
+    if case.kind is Kind.STOP_KILL:
+        mended = mend(site, case, struck, mended)
+    heal(site, trial, number, struck.pod, mended)
     return trial
+
+
+def begin(site: Site, case: Case, phase: Phase) -> tuple[int, float, Hold]:
+    """Publish, and hold the sync at the phase: the publish, when it was ordered, and the hold.
+
+    Raises WorldError where the phase does not come.
+    """
+    hold = site.hold(case.place, phase.name.lower())
+    since = now()
+    number = site.publish(gated=phase is Phase.WRITING)
+    try:
+        hold.wait(REACH_SECONDS)
+    except WorldError:
+        hold.release()
+        site.open_gate()
+        raise
+    return number, since, hold
+
+
+@contextmanager
+def letting_go(site: Site, hold: Hold) -> Iterator[None]:
+    """Whatever happens in the block, the sync goes on after it."""
+    try:
+        yield
+    finally:
+        hold.release()
+        site.open_gate()
+
+
+def ended(site: Site, trial: Trial, number: int, since: float, hold: Hold | None = None) -> None:
+    """Note what became of the struck publish, and of the engines beside the struck one."""
+    trial.outcomes = site.outcome(number)
+    trial.written = site.written()
+    if trial.case.of_engine:
+        held = hold.released_at - hold.reached_at if hold is not None else 0.0
+        trial.others += commit_times(site, since, held, but=STRUCK)
 
 
 def mend(site: Site, case: Case, struck: Struck, mended: float) -> float:
@@ -102,10 +139,13 @@ def mend(site: Site, case: Case, struck: Struck, mended: float) -> float:
     return mended
 
 
-def heal(site: Site, trial: Trial, number: int, struck: Struck, mended: float) -> None:
-    """Wait until every engine is current. Where the sources had the fault, the trainer publishes on, as it would."""
+def heal(site: Site, trial: Trial, number: int, pod: str, mended: float) -> None:
+    """Wait until every engine is current. Where the sources had the fault, the trainer publishes on, as it would.
+
+    pod: whose agent's first line from ``mended`` on the time counts from; number: the publish to come.
+    """
     deadline = time.monotonic() + HEAL_SECONDS
-    publishing = trial.case.victim is not None and not trial.case.victim.of_engine
+    publishing = not trial.case.of_engine
     while not trial.healed and time.monotonic() < deadline:
         if publishing:
             number = site.publish()
@@ -113,7 +153,9 @@ def heal(site: Site, trial: Trial, number: int, struck: Struck, mended: float) -
         trial.healed = until(partial(site.all_current, number), AGAIN_SECONDS if publishing else HEAL_SECONDS)
     healed = now()
     if not trial.healed:
-        trial.problem = f"not healed after {HEAL_SECONDS:.0f} s: { ({e: site.serving(e) for e in site.engines}) }"
+        serving = {name: site.serving(name) for name in site.engines}
+        trial.problem = f"not healed after {HEAL_SECONDS:.0f} s: publish {number}, served are {serving}"
         return
-    first = first_after(site.log(struck.pod), mended)
+    first = first_after(site.log(pod), mended)
     trial.heal_seconds = max(0.0, healed - (first if first is not None else mended))
+    trial.heal_bytes = sent(trial.written, site.written())

@@ -1,15 +1,16 @@
 """The world of the trials: two trainer ranks, four engines, traffic, and what can be asked of them."""
 
 import re
+import sys
 import time
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from reference.checkpoint import write_checkpoint
-from tools.chaos.cases import Place
+from tools.chaos.cases import Place, Setting
 from tools.chaos.holds import Hold
 from tools.chaos.ledger import Ledger
 from tools.chaos.model import CONFIG, RANKS, weights
@@ -24,19 +25,21 @@ ENGINES = 4
 STRUCK = "engine-0"  # the engine that has the faults
 STALL = 2.0
 DEADLINE = 10
-PLAN = {"strategy": {"deadlineSeconds": DEADLINE}}
+SMALL_VOLUMES = 64 << 20  # bytes, where volumes are limited
 WRITTEN = re.compile(r"^weightsync_agent_written_bytes_total\{.*?\} (\S+)$", re.MULTILINE)
 OUTCOME_SECONDS = 50.0
 
 
 class Site:
-    """Use as a context manager. plan: fields of the inventory; network: pods get namespaces (as root)."""
+    """Use as a context manager."""
 
-    def __init__(self, plan: dict[str, Any] | None = None, *, network: bool = False) -> None:
+    def __init__(self, setting: Setting = Setting.BARRIER) -> None:
         self._stack = ExitStack()
-        self.network = self._stack.enter_context(Network()) if network else None
+        self.network = self._stack.enter_context(Network()) if setting is Setting.PODS else None
+        strategy = {"deadlineSeconds": DEADLINE, "type": "Rolling" if setting is Setting.ROLLING else "Barrier"}
+        environment = {"WEIGHTSYNC_STALL_SECONDS": str(STALL)}
         self.world = self._stack.enter_context(
-            World(plan or PLAN, {"WEIGHTSYNC_STALL_SECONDS": str(STALL)}, network=self.network, failpoints=True)
+            World({"strategy": strategy}, environment, network=self.network, failpoints=True)
         )
         self.ledger = Ledger()
         self.engines: dict[str, Pod] = {}
@@ -47,16 +50,25 @@ class Site:
         self._gate = self.world.folder / "gate"
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def _start(self) -> None:
         write_checkpoint(self.model, CONFIG, weights(0))
         world = self.world
-        self.sources = [world.trainer(f"trainer-{rank}") for rank in range(RANKS)]
-        self.engines = {name: world.engine(name, self.model) for name in (f"engine-{i}" for i in range(ENGINES))}
+        limit = SMALL_VOLUMES if self.network is not None else None
+        self.sources = [world.trainer(f"trainer-{rank}", volume_bytes=limit) for rank in range(RANKS)]
+        for name in (f"engine-{i}" for i in range(ENGINES)):
+            self.engines[name] = world.engine(name, self.model, volume_bytes=limit)
         self.ranks = [self._rank(rank, pod) for rank, pod in enumerate(self.sources)]
         self.start_trainer()
         world.wait_for_engines(ENGINES, seconds=120)
         addresses = {name: pod.engine_address for name, pod in self.engines.items()}
         self.traffic = self._stack.enter_context(Traffic(self.ledger, addresses))
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -125,7 +137,7 @@ class Site:
         """Each engine's outcome as far as it was told. From now on no current engine may answer from before."""
         found: dict[str, str] = {}
         for line in self.said("outcome", number):
-            found.update(line["engines"])
+            found.update({self.world.name_of(uid): outcome for uid, outcome in line["engines"].items()})
         for engine, outcome in found.items():
             if outcome == "Current" and engine in self.engines:
                 self.traffic.current(engine, number)
@@ -159,9 +171,12 @@ class Site:
 
     def hold(self, place: Place, phase: str, content: str = "") -> Hold:
         """Arm a failpoint of that agent."""
+        return self.arm(self.pod(place), f"{place.value}-{phase}", content)
+
+    def pod(self, place: Place) -> str:
+        """The name of the pod that has that part now."""
         coordinator, source = self.coordinator_first()
-        pod = {Place.TARGET: STRUCK, Place.SOURCE: source.name, Place.COORDINATOR: coordinator.name}[place]
-        return self.arm(pod, f"{place.value}-{phase}", content)
+        return {Place.TARGET: STRUCK, Place.SOURCE: source.name, Place.COORDINATOR: coordinator.name}[place]
 
     def arm(self, pod: str, name: str, content: str = "") -> Hold:
         """Arm any failpoint."""

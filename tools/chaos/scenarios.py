@@ -1,0 +1,221 @@
+"""The cases that are more than one signal: network, memory volumes, late and corrupted writes, a replaced pod."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from tools.chaos.cases import Case, Scenario
+from tools.chaos.model import NBYTES
+from tools.chaos.running import Trial, begin, clean_publish, commit_times, ended, heal, letting_go, run_process
+from tools.chaos.site import DEADLINE, STALL, STRUCK, Site, now, sent
+from tools.chaos.striking import workers
+from tools.chaos.traffic import until
+from tools.world.processes import Child, WorldError
+
+MANY = 12  # publishes of which the time until copied is compared
+SMALL = 4 << 20  # bytes of a volume that holds no replica
+ENOUGH = 64 << 20
+JOIN_SECONDS = 40.0
+FILL = 1 << 16
+
+
+def cut(site: Site, case: Case) -> Trial:
+    """The network between two pods drops everything for longer than a stall, then is whole again."""
+    trial = Trial(case)
+    if site.network is None or case.phase is None:
+        raise ValueError(f"{case.id}: needs a network and a phase")
+    one, other = (site.pod(place) for place in case.between)
+    number, since, hold = begin(site, case, case.phase)
+    with letting_go(site, hold):
+        site.network.cut(one, other)
+    try:
+        time.sleep(STALL + 1.0)
+    finally:
+        site.network.heal()
+    mended = now()
+    ended(site, trial, number, since, hold)
+    heal(site, trial, number, one, mended)
+    return trial
+
+
+def full_volume(site: Site, case: Case) -> Trial:
+    """Somebody fills the pod's volume; after a publish it is emptied again."""
+    trial = Trial(case)
+    pod = site.pod(case.place)
+    filler = site.world.pods[pod].volume / "filler"
+    fill(filler)
+    since = now()
+    try:
+        number = site.publish()
+        ended(site, trial, number, since)
+    finally:
+        filler.unlink()
+    heal(site, trial, number, pod, now())
+    return trial
+
+
+def fill(path: Path) -> None:
+    """Write until nothing more fits."""
+    block = bytes(FILL)
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(block):
+                pass
+        except OSError:
+            return
+
+
+def small_volume(site: Site, case: Case) -> Trial:
+    """A fifth engine whose volume holds no replica: refused, alone; made larger, it joins."""
+    trial = Trial(case)
+    name = "engine-4"
+    pod = site.world.engine(name, site.model, volume_bytes=SMALL)
+    told = until(lambda: any(line.get("level") in ("warning", "error") for line in site.log(name)), JOIN_SECONDS)
+    since = now()
+    number = site.publish()
+    ended(site, trial, number, since)
+    trial.others = commit_times(site, since, 0.0)
+    subprocess.run(["mount", "-o", f"remount,size={ENOUGH}", pod.volume], check=True)
+    mended = now()
+    site.engines[name] = pod
+    try:
+        trial.healed = until(lambda: site.serving(name) == number, JOIN_SECONDS)
+        trial.heal_seconds = now() - mended
+    finally:
+        del site.engines[name]
+        site.world.remove(name)
+    site.world.wait_for_engines(len(site.engines))
+    if not told:
+        trial.problem = f"{name}'s agent did not say that its arena does not fit"
+    elif not trial.healed:
+        trial.problem = f"{name} did not join within {JOIN_SECONDS:.0f} s of its volume being large enough"
+    return trial
+
+
+def late_write(site: Site, case: Case) -> Trial:
+    """A write is submitted only after its stall: the source's agent has ended its worker by then."""
+    trial = Trial(case)
+    _, source = site.coordinator_first()
+    hold = site.arm(source.name, "worker-late-write", str(STALL + 1.0))
+    since = now()
+    number = site.publish()
+    hold.wait(10.0)
+    ended(site, trial, number, since)
+    hold.release()
+    heal(site, trial, number, source.name, since)
+    behind = [name for name, outcome in trial.outcomes.items() if outcome != "Current"]
+    if len(behind) > 1:
+        trial.problem = trial.problem or f"one write was late, and {behind} were not served"
+    return trial
+
+
+def late_write_unseen(site: Site, case: Case) -> Trial:
+    """The same with the source's agent stopped: nobody ends the worker, and its bytes arrive after the sync."""
+    trial = Trial(case)
+    _, source = site.coordinator_first()
+    hold = site.arm(source.name, "worker-late-write", str(DEADLINE + 2.0))
+    since = now()
+    number = site.publish()
+    hold.wait(10.0)
+    source.agent.kill(signal.SIGSTOP)
+    try:
+        until(lambda: now() > since + DEADLINE + 4.0, DEADLINE + 6.0)
+    finally:
+        source.agent.kill(signal.SIGCONT)
+        hold.release()
+    mended = now()
+    ended(site, trial, number, since)
+    heal(site, trial, number, source.name, mended)
+    return trial
+
+
+def corrupt(site: Site, case: Case) -> Trial:
+    """A byte of a bucket changes between its landing and its digest: it is written again, nobody notices."""
+    trial = Trial(case)
+    hold = site.arm(STRUCK, "worker-corrupt")
+    before, since = site.written(), now()
+    number = site.publish()
+    ended(site, trial, number, since)
+    again = sent(before, trial.written) - NBYTES * len(site.engines)
+    heal(site, trial, number, STRUCK, since)
+    reached = hold.reached
+    hold.release()
+    if not reached or trial.outcomes.get(STRUCK) != "Current" or again <= 0:
+        trial.problem = trial.problem or f"corrupted: {reached}, outcomes {trial.outcomes}, {again} bytes sent again"
+    trial.figures["bytes sent again over a replica"] = again / NBYTES
+    return trial
+
+
+def replaced(site: Site, case: Case) -> Trial:
+    """The pod is deleted; another with a new uid and an empty volume listens at the same address and port."""
+    trial = Trial(case)
+    since, number, hold = now(), site.ledger.newest, None
+    if case.phase is not None:
+        number, since, hold = begin(site, case, case.phase)
+    site.traffic.close(STRUCK)
+    old = site.engines[STRUCK]
+    for child in old.children:
+        child.kill()
+    if hold is not None:
+        hold.release()
+        site.open_gate()
+    mended = now()
+    site.engines[STRUCK] = site.world.replace(STRUCK, f"{STRUCK}-{int(mended)}", site.model)
+    if hold is not None:
+        ended(site, trial, number, since, hold)
+    trial.written = site.written()
+    heal(site, trial, number, STRUCK, mended)
+    return trial
+
+
+def copied(site: Site, case: Case) -> Trial:
+    """All of one engine's pod is stopped: once it is marked behind, publish() takes no longer than ever."""
+    trial = Trial(case)
+    before = Trial(case)
+    for _ in range(MANY):
+        clean_publish(site, before)
+    pod = site.engines[STRUCK]
+    stopped = [*pod.children]
+    pids = list(workers(pod.agent.pid))
+    send(stopped, pids, signal.SIGSTOP)
+    try:
+        site.outcome(site.publish())  # the one that marks it
+        times: list[float] = []
+        number = 0
+        for _ in range(MANY):
+            since = now()
+            number = site.publish()
+            ended(site, trial, number, since)
+            times += [line["seconds"] for line in site.said("copied", number)]
+    finally:
+        send(stopped, pids, signal.SIGCONT)
+    heal(site, trial, number, STRUCK, now())
+    if before.problem or not times or not before.copied:
+        raise WorldError(f"nothing to compare: {before.problem}")
+    trial.figures["copied, over undisturbed"] = median(times) / median(before.copied)
+    return trial
+
+
+def send(children: list[Child], pids: list[int], number: int) -> None:
+    """A signal to all processes of a pod."""
+    for child in children:
+        child.kill(number)
+    for pid in pids:
+        os.kill(pid, number)
+
+
+SCENARIOS: dict[Scenario, Callable[[Site, Case], Trial]] = {
+    Scenario.PROCESS: run_process,
+    Scenario.CUT: cut,
+    Scenario.FULL_VOLUME: full_volume,
+    Scenario.SMALL_VOLUME: small_volume,
+    Scenario.LATE_WRITE: late_write,
+    Scenario.LATE_WRITE_UNSEEN: late_write_unseen,
+    Scenario.CORRUPT: corrupt,
+    Scenario.REPLACED: replaced,
+    Scenario.COPIED: copied,
+}
