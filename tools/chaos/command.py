@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -129,6 +130,7 @@ def main(arguments: list[str]) -> int:
         return 2
     if options.seed is not None:
         random.Random(options.seed).shuffle(chosen)  # noqa: S311
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the world is ended too
     torch.set_num_threads(1)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     trials, undisturbed = run_all(chosen)
