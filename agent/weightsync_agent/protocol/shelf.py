@@ -158,8 +158,9 @@ class Shelf:
 
     def release(self, routes: Iterable[s.RouteId]) -> None:
         """These routes read nothing any more."""
+        gone = set(routes)  # a generator would be spent on the first replica
         for replica in self.all():
-            replica.readers.difference_update(routes)
+            replica.readers.difference_update(gone)
 
     # --- memory ---
 
