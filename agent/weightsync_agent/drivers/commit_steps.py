@@ -2,19 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from weightsync.version import Version, torn_name
 from weightsync_agent import failpoints
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.engines.base import ArenaRef, EngineAdapter, PauseMode
+from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.engines.sequence import Step
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Journal, JournalRank, JournalState
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
+from weightsync_agent.protocol.engine_leader import NOT_CERTIFIED
 
 FLUSH_SECONDS = 10.0  # for the engine to let its cache be flushed
 
@@ -34,6 +36,7 @@ class CommitContext:
     pause_mode: PauseMode
     arenas: tuple[ArenaRef, ...]
     ranks: tuple[JournalRank, ...]
+    programs: Mapping[str, str] = field(default_factory=dict)
     paused_at: float = 0.0
     pause_seconds: float = 0.0
     apply_seconds: float = 0.0
@@ -48,6 +51,21 @@ class CommitContext:
             ranks=self.ranks,
             term=self.term,
             coordinator=self.coordinator,
+            programs=dict(self.programs),
+        )
+
+
+async def check_readback(adapter: EngineAdapter, arenas: Sequence[ArenaRef]) -> None:
+    """Raises EngineError, reason NotCertified, that names the first parameter which is not what was applied."""
+    found = await adapter.readback(arenas)
+    differing = [rank for rank in found if not rank.equal]
+    if differing:
+        sentence = "; ".join(f"rank {rank.rank}: {rank.difference or 'it was not compared'}" for rank in differing)
+        raise engine_error(
+            NOT_CERTIFIED,
+            f"what was applied does not stand in the engine: {sentence}. Parameters that are repacked after loading, "
+            "moved at run time or merged with others cannot be synced",
+            retryable=False,
         )
 
 
@@ -70,25 +88,24 @@ class StepRunner:
         """Return when what the step's value says has been reached."""
         name = context.version.name
         match step:
-            case Step.JOURNAL_TORN:
-                await asyncio.to_thread(self._journal.write, context.journal(JournalState.TORN))
+            case Step.JOURNAL_TORN | Step.JOURNAL_CURRENT:
+                state = JournalState.TORN if step is Step.JOURNAL_TORN else JournalState.CURRENT
+                await asyncio.to_thread(self._journal.write, context.journal(state))
             case Step.PAUSE:
                 context.paused_at = time.monotonic()
                 await self._adapter.pause(context.pause_mode)
-            case Step.MARK_TORN:
-                await self._adapter.set_version(torn_name(name))
+            case Step.MARK_TORN | Step.MARK_CURRENT:
+                await self._adapter.set_version(torn_name(name) if step is Step.MARK_TORN else name)
             case Step.BEGIN:
                 await self._adapter.begin()
             case Step.APPLY:
                 await self._apply(context)
             case Step.END:
                 await self._adapter.end()
+            case Step.READ_BACK:
+                await check_readback(self._adapter, context.arenas)
             case Step.FLUSH:
                 await self._adapter.flush(FLUSH_SECONDS)
-            case Step.MARK_CURRENT:
-                await self._adapter.set_version(name)
-            case Step.JOURNAL_CURRENT:
-                await asyncio.to_thread(self._journal.write, context.journal(JournalState.CURRENT))
             case Step.CONTINUE:
                 await self._adapter.resume()
                 context.pause_seconds = time.monotonic() - context.paused_at

@@ -3,13 +3,10 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 
 import structlog
 
-from weightsync.announcement import Announcement, TargetRank
-from weightsync.arena import NO_GRANT, Header
-from weightsync.convert.program import CopyProgram
+from weightsync.announcement import Announcement
 from weightsync.errors import EngineError, InputError, Refused, WeightSyncError
 from weightsync.version import Version
 from weightsync.wire.v1 import (
@@ -17,6 +14,7 @@ from weightsync.wire.v1 import (
     AgentStatus,
     CommitAnswer,
     CommitRequest,
+    Decided,
     Grant,
     GrantRequest,
     Receipts,
@@ -27,23 +25,14 @@ from weightsync.wire.v1 import (
 from weightsync_agent import failpoints
 from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
+from weightsync_agent.drivers.look import Look
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
-from weightsync_agent.engines.base import ArenaRef, EngineAdapter, EngineInfo, PauseMode, description_problem
-from weightsync_agent.engines.incarnation import engine_incarnation
+from weightsync_agent.drivers.ranks import EngineRanks
+from weightsync_agent.engines.base import EngineAdapter, PauseMode
 from weightsync_agent.engines.sequence import commit_steps, refusal
 from weightsync_agent.journal.file import StateFile
-from weightsync_agent.journal.records import (
-    EngineSeen,
-    Fresh,
-    Journal,
-    JournalState,
-    Keep,
-    PauseAndReseed,
-    Reapply,
-    Recovery,
-    at_start,
-)
+from weightsync_agent.journal.records import Fresh, Journal, JournalState, Reapply
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
 from weightsync_agent.protocol import engine_leader as m
@@ -53,7 +42,6 @@ from weightsync_agent.volume import Volume
 log = structlog.get_logger(__name__)
 
 SILENT_AFTER = 2  # unanswered looks in a row: one may be a busy engine
-NO_ROOT = "0" * 64
 
 
 def _ended() -> bool:
@@ -81,21 +69,17 @@ class EngineDriver:
     ) -> None:
         self.uid = uid
         self.machine = m.EngineLeader()
-        self.targets: dict[int, RankTarget] = {}
         self.fence = Fence()
         self._address = address
         self._adapter = adapter
-        self._volume = volume
         self._journal = journal
         self._own_pod = own_pod
-        self._programs = programs
-        self._start = start
-        self._limit = memory_limit
+        self._ranks = EngineRanks(volume, programs, start, memory_limit)
+        self._look_at = Look(adapter, journal, self._ranks)
+        self._decided: Decided | None = None
         self._probe = probe_seconds
         self._initial_gate = initial_gate
-        self._base = ""
         self._silent = 0
-        self._pause_mode: PauseMode = "Abort"
         self._context: CommitContext | None = None
         self._answer: asyncio.Future[None] | None = None
         self._committing = asyncio.Lock()
@@ -103,6 +87,11 @@ class EngineDriver:
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._background = Background("engine")
+
+    @property
+    def targets(self) -> dict[int, RankTarget]:
+        """Every rank's arena, by rank."""
+        return self._ranks.targets
 
     # --- watching ---
 
@@ -120,8 +109,11 @@ class EngineDriver:
         except InputError:
             log.exception("the journal cannot be read; the engine counts as torn")
             return
-        if journal is not None:
+        if journal is not None and not journal.base:
             self.fence.raise_to(journal.term, journal.coordinator)
+            self._decided = Decided(
+                version=journal.version, label=journal.label, term=journal.term, programs=journal.programs
+            )
 
     async def _look_once(self) -> None:
         try:
@@ -132,7 +124,7 @@ class EngineDriver:
                 self._feed(m.Silent(), why=str(error))
             return
         self._silent = 0
-        if self.machine.expects(found, self._base):
+        if self.machine.expects(found, self._look_at.base):
             self._feed(m.Answers())
         else:
             self._feed(m.LifeChanged(found))
@@ -211,80 +203,7 @@ class EngineDriver:
         if self._pausing is not None and not self._pausing.done():
             self._pausing.cancel()  # it was meant for another life, and would stop this one once it lands
             await asyncio.wait({self._pausing})
-        adapter = self._adapter
-        adapter.forget()
-        info = await adapter.info()
-        if info.refusal:
-            return m.Seen("", Fresh(), info.refusal, info.weight_version)
-        journal, unreadable = await in_thread(self._read_journal)
-        fresh = journal is None and not unreadable
-        kept = (
-            journal is not None
-            and journal.state is JournalState.CURRENT
-            and info.weight_version == journal.version.name
-        )
-        if fresh:
-            await adapter.ready()
-        elif not kept:
-            await adapter.pause("Abort")  # it held a version once, and holds another or none now: it may not answer
-        programs = await self._volume.wait_for_programs(len(info.ranks))
-        await self._open(programs)
-        torn = not fresh and not kept
-        async with nullcontext() if torn else adapter.standstill():
-            descriptions = await adapter.describe(info.ranks)
-            problems = [description_problem(d, programs[d.rank].layout) for d in descriptions]
-            problem = next((p for p in problems if p), "")
-            if not problem:
-                await adapter.pin([self._ref(rank, NO_GRANT, NO_ROOT) for rank in info.ranks])
-        incarnation = engine_incarnation(descriptions)
-        self._base = info.weight_version if fresh else ""
-        recovery = await self._recovery(journal, unreadable, info, incarnation)
-        return m.Seen(incarnation, recovery, problem, info.weight_version)
-
-    def _read_journal(self) -> tuple[Journal | None, str]:
-        try:
-            return self._journal.read(), ""
-        except InputError as error:
-            return None, str(error)
-
-    async def _recovery(self, journal: Journal | None, unreadable: str, info: EngineInfo, life: str) -> Recovery:
-        if unreadable:
-            return PauseAndReseed(unreadable)
-        headers: dict[int, Header] = {rank: target.arena.header for rank, target in self.targets.items()}
-        recovery = at_start(journal, headers, EngineSeen(info.weight_version, life))
-        if journal is not None and isinstance(recovery, Keep | Reapply):
-            equal = [
-                await self.targets[r.rank].recover(r, journal.version)
-                for r in journal.ranks
-                if r.rank in self.targets
-            ]
-            if isinstance(recovery, Reapply) and not (all(equal) and len(equal) == len(self.targets)):
-                return PauseAndReseed(f"{recovery.reason}, and the arena's bytes are not those of the journal")
-        return recovery
-
-    async def _open(self, programs: tuple[CopyProgram, ...]) -> None:
-        for program in programs:
-            known = self.targets.get(program.rank)
-            if known is not None and known.program.digest == program.digest:
-                continue
-            if known is not None:
-                del self.targets[program.rank]
-                await known.close()
-            await in_thread(self._programs.put, program)
-            target = RankTarget(program, self._volume.arenas, self._start, self._limit)
-            await target.open()
-            self.targets[program.rank] = target
-
-    def _ref(self, rank: int, grant: str, root: str) -> ArenaRef:
-        target = self.targets[rank]
-        return ArenaRef(
-            rank=rank,
-            arena=target.path,
-            program=self._volume.rank_program(rank),
-            layout=target.program.layout.digest,
-            grant=grant,
-            root=root,
-        )
+        return await self._look_at.take()
 
     def _announce(self) -> None:
         ready = self.machine.state not in (m.LeaderState.ABSENT, m.LeaderState.LOOKING, m.LeaderState.REFUSED)
@@ -293,10 +212,7 @@ class EngineDriver:
                 address=self._address,
                 incarnation=self.machine.incarnation,
                 ready=ready,
-                targets=tuple(
-                    TargetRank(rank=rank, layout=t.program.layout.digest, program=t.program.digest)
-                    for rank, t in sorted(self.targets.items())
-                ),
+                targets=self._ranks.announced(),
                 refused=self.machine.problem[:1024],
             )
         )
@@ -318,7 +234,7 @@ class EngineDriver:
 
     async def _keep_paused(self) -> None:
         delay = 0.1
-        while self.machine.state is m.LeaderState.TORN:
+        while self.machine.stays_paused:
             try:
                 await self._adapter.pause("Abort")
             except EngineError as error:
@@ -352,10 +268,9 @@ class EngineDriver:
             raise Refused(f"the engine is not there: {self.machine.state.value}", reason="EngineSilent", status=503)
 
     async def _apply(self, request: CommitRequest) -> None:
-        current = self.machine.version
-        wanted = request.version
-        if current is not None and (current.lineage == wanted.lineage and wanted.number < current.number):
-            raise Refused(f"version {wanted.name} is older than the engine's {current.name}", reason="StaleVersion")
+        older = self.machine.older(request.version)
+        if older:
+            raise Refused(older, reason="StaleVersion")
         capabilities = await self._adapter.capabilities()
         why = refusal(capabilities, request.strategy.pause_mode)
         if why:
@@ -367,35 +282,43 @@ class EngineDriver:
             )
         for target in self.targets.values():
             await target.seal(request)
+        self._decided = Decided(
+            version=request.version, label=request.label, term=request.term, programs=request.programs
+        )
         grants = tuple((rank.rank, rank.grant) for rank in request.ranks)
-        await self._run_commit(request.version, grants, request.strategy.pause_mode, request.label)
+        await self._run_commit(self._decided, grants, request.strategy.pause_mode)
 
     async def _reapply(self, version: Version, grants: tuple[tuple[int, str], ...]) -> None:
         """To be called with ``_committing`` held."""
-        journal, _ = await in_thread(self._read_journal)
         try:
-            await self._run_commit(version, grants, "Abort", journal.label if journal else "")
-        except (Refused, EngineError) as error:
+            journal = await in_thread(self._journal.read)
+            label, programs = (journal.label, journal.programs) if journal is not None else ("", {})
+            decided = Decided(version=version, label=label, term=self.fence.term, programs=programs)
+            await self._run_commit(decided, grants, "Abort")
+        except WeightSyncError as error:
             log.warning("the version could not be reapplied; the engine waits for a sync", why=str(error))
+            if self.machine.state is m.LeaderState.REAPPLYING:
+                self._feed(m.ReapplyFailed(str(error)))
 
-    async def _run_commit(
-        self, version: Version, grants: tuple[tuple[int, str], ...], pause_mode: PauseMode, label: str
-    ) -> None:
+    async def _run_commit(self, decided: Decided, grants: tuple[tuple[int, str], ...], pause_mode: PauseMode) -> None:
+        version = decided.version
         capabilities = await self._adapter.capabilities()
         mode: PauseMode = "Abort" if refusal(capabilities, pause_mode) else pause_mode
-        event = m.CommitAsked(version, grants, commit_steps(capabilities, mode))
+        steps = commit_steps(capabilities, mode, certified=self.machine.certified)
+        event = m.CommitAsked(version, grants, steps)
         if self._pausing is not None and not self._pausing.done():
             await asyncio.wait({self._pausing})  # a pause that arrives after our continue would stop a whole engine
         if not self.machine.takes(event):
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
         self._context = CommitContext(
             version=version,
-            label=label,
+            label=decided.label,
+            programs=decided.programs,
             term=self.fence.term,
             coordinator=self.fence.coordinator,
             incarnation=self.machine.incarnation,
             pause_mode=mode,
-            arenas=tuple(self._ref(rank, grant, version.root) for rank, grant in grants),
+            arenas=tuple(self._ranks.ref(rank, grant, version.root) for rank, grant in grants),
             ranks=tuple(self.targets[rank].journal_rank() for rank, _ in grants),
         )
         self._answer = asyncio.get_running_loop().create_future()
@@ -423,35 +346,28 @@ class EngineDriver:
 
     # --- requests ---
 
-    def target(self, rank: int) -> RankTarget:
-        """The rank's arena. Raises Refused where the engine has no such rank (yet)."""
-        found = self.targets.get(rank)
-        if found is None:
-            raise Refused(f"rank {rank} is not here (yet)", reason="UnknownRank", status=404)
-        return found
-
     async def grant(self, request: GrantRequest) -> Grant:
         """A coordinator's handshake with one rank."""
         self.fence.raise_to(request.term, request.coordinator)
         self._check_present()
         if self.machine.state is m.LeaderState.REFUSED:
             raise Refused(self.machine.problem, reason="EngineRefused", status=422)
-        if self.machine.state is m.LeaderState.COMMITTING:
+        if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):
             raise Refused("the engine is being committed to", reason="Busy", status=503)
-        grant = await self.target(request.rank).grant(request)
+        grant = await self._ranks.find(request.rank).grant(request)
         await failpoints.reach("target", "handshake")
         return grant
 
     async def void(self, request: VoidRequest) -> Accepted:
         """Writers of a grant never got an order."""
         self.fence.check(request.term, request.coordinator)
-        await self.target(request.rank).void(request)
+        await self._ranks.find(request.rank).void(request)
         return Accepted()
 
     async def receipts(self, request: Receipts) -> ReceiptsAnswer:
         """A writer's buckets are terminal."""
         self.fence.check(request.term)
-        return await self.target(request.rank).receipts(request)
+        return await self._ranks.find(request.rank).receipts(request)
 
     async def welcome(self, request: Welcome) -> Accepted:
         """Nothing was published yet, says the coordinator."""
@@ -462,9 +378,9 @@ class EngineDriver:
     def status(self) -> AgentStatus:
         """What the engine serves, as far as is known here."""
         machine = self.machine
-        state = {m.LeaderState.CURRENT: JournalState.CURRENT, m.LeaderState.TORN: JournalState.TORN}.get(
-            machine.state
-        )
+        state = JournalState.CURRENT if machine.state is m.LeaderState.CURRENT else None
+        if machine.stays_paused:
+            state = JournalState.TORN
         gate = self._own_pod.gate
         return AgentStatus.model_validate(
             {
@@ -475,6 +391,7 @@ class EngineDriver:
                 "version": machine.version.name if machine.version else "",
                 "journal": state.value if state else "",
                 "gate": gate.status if gate is not None else False,
+                "decided": self._decided,
                 "ranks": [t.status() for t in self.targets.values()],
             }
         )
@@ -491,7 +408,7 @@ class EngineDriver:
                 header = target.arena.header
                 if header.version != version:
                     raise Refused(f"rank {rank}'s arena is being filled anew", reason="Busy", status=503)
-                refs.append(self._ref(rank, header.grant, version.root))
+                refs.append(self._ranks.ref(rank, header.grant, version.root))
             try:
                 for target in self.targets.values():
                     await target.apply_begins()
@@ -505,5 +422,4 @@ class EngineDriver:
     async def close(self) -> None:
         """End the workers; arenas and journal stay."""
         await self._background.close()
-        for target in self.targets.values():
-            await target.close()
+        await self._ranks.close()

@@ -83,6 +83,14 @@ class Applied(WireRecord):
     post_load: bool = False
 
 
+class Snapshot(WireRecord):
+    """The rank copied its parameters into its arena."""
+
+    rank: int
+    nbytes: int
+    seconds: float
+
+
 class ReadBack(WireRecord):
     """What stands in the rank's parameters. equal: all bytes are the arena's, None where none was named."""
 
@@ -112,8 +120,8 @@ class ArenaRef(Record):
 class EngineAdapter(Protocol):
     """One engine. Every method raises EngineError with the engine's own words, its reason and whether to retry.
 
-    describe, pin, apply and readback run inside the engine, between two of its batches. While it serves, they
-    must stand within ``standstill()``: SGLang would otherwise let all running requests end first.
+    describe, pin, snapshot, apply and readback run inside the engine, between two of its batches. While it serves,
+    they must stand within ``standstill()``: SGLang would otherwise let all running requests end first.
     """
 
     async def info(self) -> EngineInfo:
@@ -142,6 +150,9 @@ class EngineAdapter(Protocol):
 
     async def pin(self, arenas: Sequence[ArenaRef]) -> tuple[Pinned, ...]:
         """Map and pin, long before the first pause: pinning takes longer than a copy."""
+
+    async def snapshot(self, arenas: Sequence[ArenaRef]) -> tuple[Snapshot, ...]:
+        """Every rank copies its parameters into its arena, which is Filling under that grant."""
 
     async def pause(self, mode: PauseMode) -> None:
         """No token is generated from here on. Also on an engine that is paused already."""

@@ -3,6 +3,9 @@
     journal Torn -> pause -> version "torn:V" -> begin -> apply -> end -> flush -> version V -> journal Current
     -> continue -> gate
 
+The first commit of an engine's life certifies it: what was applied is read back and compared, and all of that once
+more, since an engine may repack its parameters the first time that they are loaded.
+
 A commit starts from the first step always, also after a failure: until the last step the engine is paused, and its
 journal says so. The name "torn:V" stands while bytes move, so that an engine that somebody resumes by hand shows it.
 """
@@ -23,6 +26,7 @@ class Step(Enum):
     BEGIN = "the engine expects its weights to change"
     APPLY = "every rank's parameters hold V"
     END = "the engine has derived from them what it needs"
+    READ_BACK = "what stands in the parameters is the replica, byte for byte"
     FLUSH = "nothing of the old weights is left in the KV cache"
     MARK_CURRENT = "the engine calls itself V"
     JOURNAL_CURRENT = "the next start takes engine memory for V"
@@ -40,10 +44,13 @@ def left_out(capabilities: Capabilities, pause_mode: PauseMode) -> dict[Step, st
     return omitted
 
 
-def commit_steps(capabilities: Capabilities, pause_mode: PauseMode) -> tuple[Step, ...]:
-    """The steps in their order."""
+def commit_steps(capabilities: Capabilities, pause_mode: PauseMode, *, certified: bool = True) -> tuple[Step, ...]:
+    """The steps in their order. certified: this life of the engine has given back before what was applied."""
     omitted = left_out(capabilities, pause_mode)
-    return tuple(step for step in Step if step not in omitted)
+    steps = [step for step in Step if step not in omitted]
+    first, last = steps.index(Step.MARK_TORN) + 1, steps.index(Step.READ_BACK)
+    applied = steps[first:last] if certified else 2 * steps[first : last + 1]
+    return (*steps[:first], *applied, *steps[last + 1 :])
 
 
 def refusal(capabilities: Capabilities, pause_mode: PauseMode) -> str | None:

@@ -28,6 +28,7 @@ from weightsync_agent.engines.base import (
     PauseMode,
     Pinned,
     ReadBack,
+    Snapshot,
 )
 from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.engines.hook_files import HookFiles, combined
@@ -248,6 +249,10 @@ class SGLangEngine:
     async def pin(self, arenas: Sequence[ArenaRef]) -> tuple[Pinned, ...]:
         """See EngineAdapter."""
         return await self._hook("pin", {a.rank: _fields(a) for a in arenas}, Pinned)
+
+    async def snapshot(self, arenas: Sequence[ArenaRef]) -> tuple[Snapshot, ...]:
+        """See EngineAdapter."""
+        return await self._hook("snapshot", {a.rank: _fields(a) for a in arenas}, Snapshot)
 
     async def apply(self, arenas: Sequence[ArenaRef]) -> tuple[Applied, ...]:
         """See EngineAdapter."""

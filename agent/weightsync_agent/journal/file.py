@@ -65,6 +65,14 @@ class StateFile(Generic[R]):
                 f"{self.path}: cannot be written: {error.strerror}: free the volume or make it writable for the agent"
             ) from error
 
+    def remove(self) -> None:
+        """Nothing is recorded any more, whatever crashes from here on. Raises InputError where it stays."""
+        try:
+            self.path.unlink(missing_ok=True)
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be removed: {error.strerror}") from error
+
 
 class JournalFile(StateFile[Journal]):
     """The engine leader's journal."""

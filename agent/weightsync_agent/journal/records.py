@@ -29,6 +29,10 @@ from weightsync.version import Hex32, Hex64, Version
 _OURS = re.compile(r"(torn:)?[0-9a-f]{16}\.[0-9]+")
 
 
+# What an engine is certified on before anything was published: its own checkpoint, as it found it.
+BASE = Version(lineage="0" * 16, number=1, root="0" * 64)
+
+
 class JournalState(StrEnum):
     """What engine memory may hold."""
 
@@ -46,7 +50,11 @@ class JournalRank(Record):
 
 
 class Journal(Record):
-    """The last step of the last commit. incarnation: the life of the engine that it was done to."""
+    """The last step of the last commit.
+
+    incarnation: the life of the engine that it was done to; programs: the decision's program roots, which a new
+    coordinator asks for.
+    """
 
     state: JournalState
     version: Version
@@ -55,6 +63,12 @@ class Journal(Record):
     ranks: Annotated[tuple[JournalRank, ...], Field(min_length=1)]
     term: Annotated[int, Field(ge=0)]
     coordinator: str
+    programs: dict[str, Hex64] = Field(default_factory=dict)
+
+    @property
+    def base(self) -> bool:
+        """Of a certification on the base checkpoint: nothing was published to this engine."""
+        return self.version.lineage == BASE.lineage
 
 
 class Decision(Record):

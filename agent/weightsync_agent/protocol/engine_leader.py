@@ -5,9 +5,11 @@
 - a new life of the engine's process is paused at once unless it never held a version, and gets its version back
   from the sealed arena where there is one;
 - a commit for the version that it serves already is answered at once: commits are idempotent;
+- within a lineage the number never falls, whatever became of a commit, and a number has one root;
+- no life of the engine is trusted before it is certified: its first commit applies and reads back, twice, and one
+  whose parameters cannot be given is refused by name and stays paused;
 - the gate is True only while the engine is whole, and does not flip in a routine commit;
-- a welcome holds until a commit begins: an engine that was not there for it, or fell silent after it, is not
-  welcomed again;
+- a welcome is for the life that it finds, and ends with its silence: a version may have been decided meanwhile;
 - a torn engine that shows a name which the last commit cannot have left is another process, and runs unpaused.
 """
 
@@ -29,6 +31,7 @@ class LeaderState(Enum):
     FRESH = "it serves the checkpoint that it started with"
     CURRENT = "it serves one whole version"
     COMMITTING = "it is paused, or about to be; its memory may be torn"
+    REAPPLYING = "it is paused, and gets its version back from the arenas that are here"
     TORN = "it is paused and waits for a commit"
 
 
@@ -44,12 +47,18 @@ class Silent:
 
 @dataclass(frozen=True)
 class Seen:
-    """It was described. problem: why it cannot be fed, "" where it can; name: its version's, "" where unknown."""
+    """It was described.
+
+    problem: why it cannot be fed, "" where it can; paused: it was left so, since its memory cannot be trusted; name:
+    its version's, "" where unknown; floor: the journal's version, below which no commit is taken.
+    """
 
     incarnation: str
     recovery: Recovery
     problem: str = ""
     name: str = ""
+    paused: bool = False
+    floor: Version | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,13 @@ class CommitAsked:
     version: Version
     grants: tuple[tuple[int, str], ...]
     steps: Sequence[Enum]
+
+
+@dataclass(frozen=True)
+class ReapplyFailed:
+    """The version could not be given back before a step of it ran."""
+
+    message: str
 
 
 @dataclass(frozen=True)
@@ -152,7 +168,10 @@ class EngineLeader(Machine[LeaderState]):
         super().__init__(LeaderState.ABSENT)
         self.incarnation = ""
         self.version: Version | None = None
+        self.floor: Version | None = None  # the newest that a commit was begun for
+        self.certified = False  # this life gave back, twice, what was applied
         self.problem = ""
+        self.held = False  # refused, and paused: its memory cannot be trusted
         self.steps: tuple[Enum, ...] = ()
         self.at = 0
         self.target: Version | None = None
@@ -166,20 +185,24 @@ class EngineLeader(Machine[LeaderState]):
             return weight_version == self.version.name
         if self.state is LeaderState.FRESH:
             return weight_version == base
-        if self.state is LeaderState.TORN and self.names:
+        if self.state in (LeaderState.TORN, LeaderState.REAPPLYING) and self.names:
             return weight_version in self.names
         return True
 
     def _gone(self, event: Silent, now: float) -> list[object]:
-        self.incarnation = ""
+        self.incarnation, self.welcomed = "", None
         return [SetGate(False, "EngineGone", "the engine does not answer"), Announce()]
 
     def _seen(self, event: Seen, now: float) -> list[object]:
         self.incarnation, self.problem = event.incarnation, event.problem
         self.names = frozenset({event.name} - {""})
+        self.floor, self.held = event.floor, event.paused
+        # What serves a version in the life that the journal speaks of was certified before it did.
+        self.certified = isinstance(event.recovery, Keep | Fresh) and not event.problem
         if event.problem:
             self.state = LeaderState.REFUSED
-            return [SetGate(False, "EngineRefused", event.problem), Announce()]
+            held: list[object] = [KeepPaused(event.problem)] if event.paused else []
+            return [SetGate(False, "EngineRefused", event.problem), *held, Announce()]
         match event.recovery:
             case Keep(version):
                 self.state, self.version = LeaderState.CURRENT, version
@@ -191,7 +214,8 @@ class EngineLeader(Machine[LeaderState]):
                 self.state, self.version = LeaderState.TORN, None
                 return [SetGate(False, "Torn", reason), KeepPaused(reason), Announce()]
             case Reapply(version, _, grants, reason):
-                self.state, self.target = LeaderState.TORN, version
+                self.state, self.target = LeaderState.REAPPLYING, version
+                self.version = None
                 self.grants = tuple(sorted(grants.items()))
                 return [SetGate(False, "Reapplying", reason), KeepPaused(reason), Announce()]
 
@@ -208,7 +232,7 @@ class EngineLeader(Machine[LeaderState]):
         elif self.state is LeaderState.FRESH:
             self.names = frozenset()  # the base checkpoint's: a restart shows it again, and tells nothing
         self.welcomed = None
-        self.target, self.grants = event.version, event.grants
+        self.target, self.floor, self.grants = event.version, event.version, event.grants
         self.steps, self.at = tuple(event.steps), 0
         return [self._run()]
 
@@ -222,7 +246,7 @@ class EngineLeader(Machine[LeaderState]):
         return [self._run()]
 
     def _done(self, event: StepDone, now: float) -> list[object]:
-        self.version = self.target
+        self.version, self.certified = self.target, True
         return [AnswerCommit()]
 
     def _failed(self, event: StepFailed, now: float) -> list[object]:
@@ -235,6 +259,32 @@ class EngineLeader(Machine[LeaderState]):
             KeepPaused(message),
             AnswerFailure(event.reason, message, event.retryable),
         ]
+
+    def _uncertified(self, event: StepFailed, now: float) -> list[object]:
+        self.version, self.problem, self.held = None, event.message, True
+        return [
+            SetGate(False, "EngineRefused", event.message),
+            KeepPaused(event.message),
+            AnswerFailure(event.reason, event.message, False),
+            Announce(),
+        ]
+
+    def _refuse_older(self, event: CommitAsked, now: float) -> list[object]:
+        return [AnswerFailure("StaleVersion", self.older(event.version), False)]
+
+    def older(self, version: Version) -> str:
+        """Why this version may not follow the newest that a commit was begun for; "" where it may."""
+        floor = self.floor
+        if floor is None or floor.lineage != version.lineage:
+            return ""
+        if version.number < floor.number:
+            return f"version {version.name} is older than the engine's {floor.name}"
+        if version.number == floor.number and version.root != floor.root:
+            return f"version {version.name} has root {version.root}, here it had {floor.root}: one number, one root"
+        return ""
+
+    def _not_reapplied(self, event: ReapplyFailed, now: float) -> list[object]:
+        return [SetGate(False, "Torn", event.message)]
 
     def _left_with(self) -> frozenset[str]:
         """The names that the engine may show after the running step failed: a failed call may have had its effect."""
@@ -254,10 +304,6 @@ class EngineLeader(Machine[LeaderState]):
         self.welcomed = event.open
         return self._initial_gate()
 
-    def _remember(self, event: Welcomed, now: float) -> list[object]:
-        self.welcomed = event.open
-        return []
-
     def _initial_gate(self) -> list[object]:
         match self.welcomed:
             case None:
@@ -267,13 +313,21 @@ class EngineLeader(Machine[LeaderState]):
             case False:
                 return [SetGate(False, "InitialGateClosed", "nothing has been published yet")]
 
+    @property
+    def stays_paused(self) -> bool:
+        """It may not answer before a commit has succeeded, or another life of it was seen."""
+        torn = (LeaderState.TORN, LeaderState.REAPPLYING)
+        return self.state in torn or (self.state is LeaderState.REFUSED and self.held)
+
     def serves(self, version: Version) -> bool:
         """The engine holds that version whole."""
         return self.state is LeaderState.CURRENT and self.version == version
 
 
 _S = LeaderState
-_LOOKED = (_S.REFUSED, _S.CURRENT, _S.FRESH, _S.TORN)
+NOT_CERTIFIED = "NotCertified"
+_LOOKED = (_S.REFUSED, _S.CURRENT, _S.FRESH, _S.TORN, _S.REAPPLYING)
+_OLDER = Row(None, EngineLeader._refuse_older, lambda m, e: bool(m.older(e.version)), "older: refused", _LOOKED)
 EngineLeader.table = {
     (_S.ABSENT, Answers): (Row(_S.LOOKING, lambda m, e, now: [Look()], name="look at it"),),
     (_S.ABSENT, Silent): (Row(_S.ABSENT, name="still silent"),),
@@ -291,18 +345,23 @@ EngineLeader.table = {
         )
     },
     **{
-        (state, CommitAsked): (Row(_S.COMMITTING, EngineLeader._commit, name="torn first, then apply"),)
-        for state in (_S.FRESH, _S.TORN)
+        (state, CommitAsked): (_OLDER, Row(_S.COMMITTING, EngineLeader._commit, name="torn first, then apply"))
+        for state in (_S.FRESH, _S.TORN, _S.REAPPLYING)
     },
     (_S.CURRENT, CommitAsked): (
         Row(_S.CURRENT, lambda m, e, now: [AnswerCommit()], lambda m, e: m.serves(e.version), "served already"),
+        _OLDER,
         Row(_S.COMMITTING, EngineLeader._commit, name="torn first, then apply"),
     ),
     (_S.COMMITTING, StepDone): (
         Row(_S.COMMITTING, EngineLeader._step, lambda m, e: m.at + 1 < len(m.steps), "the next step"),
         Row(_S.CURRENT, EngineLeader._done, name="the version is served"),
     ),
-    (_S.COMMITTING, StepFailed): (Row(_S.TORN, EngineLeader._failed, name="paused until a commit succeeds"),),
+    (_S.COMMITTING, StepFailed): (
+        Row(_S.REFUSED, EngineLeader._uncertified, lambda m, e: e.reason == NOT_CERTIFIED, "it cannot be certified"),
+        Row(_S.TORN, EngineLeader._failed, name="paused until a commit succeeds"),
+    ),
+    (_S.REAPPLYING, ReapplyFailed): (Row(_S.TORN, EngineLeader._not_reapplied, name="it waits for a sync"),),
     (_S.COMMITTING, Answers): (Row(_S.COMMITTING, name="as before"),),
     (_S.COMMITTING, Silent): (Row(_S.COMMITTING, name="the running step will fail"),),
     (_S.COMMITTING, LifeChanged): (
@@ -310,11 +369,7 @@ EngineLeader.table = {
     ),
     (_S.FRESH, Welcomed): (Row(_S.FRESH, EngineLeader._welcome, name="the initial gate"),),
     **{
-        (state, Welcomed): (Row(state, name="it has a version, or none that it may serve"),)
-        for state in (_S.CURRENT, _S.COMMITTING, _S.TORN)
-    },
-    **{
-        (state, Welcomed): (Row(state, EngineLeader._remember, name="for when it is seen to be fresh"),)
-        for state in (_S.ABSENT, _S.LOOKING, _S.REFUSED)
+        (state, Welcomed): (Row(state, name="not fresh: it comes again to one that is"),)
+        for state in (_S.ABSENT, _S.LOOKING, _S.REFUSED, _S.CURRENT, _S.COMMITTING, _S.TORN, _S.REAPPLYING)
     },
 }

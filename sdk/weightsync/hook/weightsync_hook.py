@@ -5,8 +5,8 @@ started with ``--custom-weight-loader weightsync_hook.load``. One HTTP call then
 process, on the thread that schedules requests: nothing is generated meanwhile. What to do stands in
 ``hook/request-<rank>.json``, what came of it in ``hook/result-<rank>.json``.
 
-request  {id, op: describe | pin | apply | readback, incarnation?, arena?, program?, layout?, grant?, root?,
-          parameters?, digests?}     paths absolute, digests in hex; incarnation: "" or who the agent means
+request  {id, op: describe | pin | snapshot | apply | readback, incarnation?, arena?, program?, layout?, grant?,
+          root?, parameters?, digests?}     paths absolute, digests in hex; incarnation: "" or who the agent means
 result   {id, op, rank, incarnation, ok, ...}, or on failure {..., ok: false, reason, error, touched, trace}
 
 Nothing may be raised out of ``load``: SGLang runs it without a guard, and an exception ends the whole server
@@ -217,6 +217,21 @@ def pin(model: torch.nn.Module, request: Json, result: Json) -> Json:
     return {"nbytes": arena.size - PAYLOAD, "seconds": time.perf_counter() - start, "pinned": arena.pinned}
 
 
+def snapshot(model: torch.nn.Module, request: Json, result: Json) -> Json:
+    """Copy the live parameters into an arena that is Filling under the request's grant; the model stays as it is."""
+    start = time.perf_counter()
+    arena = STATE.arena(request["arena"])
+    header = checked_header(arena, request, FILLING, ("layout", "grant"))
+    pairs = matched(request, arena.path, header, live_parameters(model))
+    if _on_cuda(model):
+        torch.cuda.synchronize()  # what the last batch still computes may be derived tensors
+    for row, tensor, _ in pairs:
+        _slice(arena, row).copy_(flat(tensor), non_blocking=True)
+    if _on_cuda(model):
+        torch.cuda.synchronize()
+    return {"nbytes": sum(pair.row.nbytes for pair in pairs), "seconds": time.perf_counter() - start}
+
+
 def apply(model: torch.nn.Module, request: Json, result: Json) -> Json:
     """Copy the sealed arena into the live parameters, by name; all is checked before the first byte.
 
@@ -281,7 +296,7 @@ def readback(model: torch.nn.Module, request: Json, result: Json) -> Json:
     return answer
 
 
-OPERATIONS = {"describe": describe, "pin": pin, "apply": apply, "readback": readback}
+OPERATIONS = {"describe": describe, "pin": pin, "snapshot": snapshot, "apply": apply, "readback": readback}
 
 
 def live_parameters(model: torch.nn.Module) -> dict[str, Live]:
@@ -295,12 +310,15 @@ def live_parameters(model: torch.nn.Module) -> dict[str, Live]:
     return live
 
 
-def checked_header(arena: Mapped, request: Json) -> Header:
+def checked_header(
+    arena: Mapped, request: Json, state: int = SEALED, fields: tuple[str, ...] = ("layout", "grant", "root")
+) -> Header:
     """The header, if it is what the request names. Raises Refusal."""
     header = arena.header()
-    if header.state != SEALED:
-        raise Refusal("NotSealed", f"{arena.path} is {STATES[header.state]}: its bytes are no version")
-    for field in ("layout", "grant", "root"):
+    if header.state != state:
+        why = "its bytes are no version" if state == SEALED else f"{STATES[state]} is asked"
+        raise Refusal(f"Not{STATES[state]}", f"{arena.path} is {STATES[header.state]}: {why}")
+    for field in fields:
         asked, found = request.get(field), getattr(header, field)
         if asked != found:
             raise Refusal(f"{field.capitalize()}Mismatch", f"{arena.path} carries {field} {found}, {asked} is asked")

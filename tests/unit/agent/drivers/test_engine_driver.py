@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from weightsync.arena import ArenaState
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
 from weightsync.errors import EngineError, PeerError, ProtocolError, Refused, TransferError
 from weightsync.layout import lay_out
 from weightsync.plan import Strategy
 from weightsync.version import Version
-from weightsync.wire.v1 import CommitRequest, RankCommit, Region, Welcome
+from weightsync.wire.v1 import Capabilities as Wire
+from weightsync.wire.v1 import CommitRequest, Decided, GrantRequest, RankCommit, Region, Welcome, WriterId
 from weightsync_agent.drivers.engine import EngineDriver
 from weightsync_agent.engines.base import (
     Applied,
@@ -25,6 +27,7 @@ from weightsync_agent.engines.base import (
     ReadBack,
 )
 from weightsync_agent.journal.file import JournalFile
+from weightsync_agent.journal.records import JournalState
 from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.protocol.engine_leader import KeepPaused, LeaderState
 from weightsync_agent.protocol.target import TargetState
@@ -45,11 +48,14 @@ class Engine:
     """An engine in memory. calls: what it was asked; hold: describe waits for it; fail: call -> what it raises."""
 
     def __init__(self, ranks: int) -> None:
-        self.name, self.tp, self.silent = "default", ranks, False
+        self.name, self.life, self.tp, self.silent = "default", "life", ranks, False
         self.calls: list[str] = []
         self.hold: asyncio.Event | None = None
         self.hold_pause: asyncio.Event | None = None
         self.fail: dict[str, Exception] = {}
+        self.in_place = False
+        self.paused = False
+        self.differs: list[str] = []  # of the next readbacks
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -73,24 +79,30 @@ class Engine:
 
     @asynccontextmanager
     async def standstill(self) -> AsyncIterator[None]:
-        self.calls.append("stand")
+        await self.pause("InPlace")
         try:
             yield
         finally:
-            self._call("go on")
+            await self.resume()
 
     async def describe(self, ranks: Sequence[int]) -> tuple[Description, ...]:
         self._call("describe")
         if self.hold is not None:
             await self.hold.wait()
         live = LiveParameter(name="w", dtype="float32", shape=(4,), contiguous=True, nbytes=16, device="cpu")
-        return tuple(Description(rank=rank, incarnation="life", parameters=(live,)) for rank in ranks)
+        return tuple(Description(rank=rank, incarnation=self.life, parameters=(live,)) for rank in ranks)
 
     async def pin(self, arenas: Sequence[ArenaRef]) -> tuple[()]:
         return ()
 
+    async def snapshot(self, arenas: Sequence[ArenaRef]) -> tuple[()]:
+        self._call("snapshot")
+        return ()
+
     async def pause(self, mode: str) -> None:
-        self._call("pause")
+        self.in_place = mode == "InPlace"
+        self._call("stand" if self.in_place else "pause")
+        self.paused = True
         if self.hold_pause is not None:
             await self.hold_pause.wait()
 
@@ -109,10 +121,12 @@ class Engine:
     async def flush(self, deadline_seconds: float) -> None: ...
 
     async def readback(self, arenas: Sequence[ArenaRef]) -> tuple[ReadBack, ...]:
-        return tuple(ReadBack(rank=ref.rank, equal=True) for ref in arenas)
+        difference = self.differs.pop(0) if self.differs else ""
+        return tuple(ReadBack(rank=ref.rank, equal=not difference, difference=difference) for ref in arenas)
 
     async def resume(self) -> None:
-        self._call("resume")
+        self._call("go on" if self.in_place else "resume")
+        self.paused = False
 
 
 class Worker:
@@ -153,7 +167,7 @@ class World:
         self.engine, self.pod, self.workers = Engine(ranks), NoPod(), list[Worker]()
         self.folder, volume = folder, Volume(folder)
         for path in (volume.arenas, volume.layouts):
-            path.mkdir()
+            path.mkdir(exist_ok=True)
         for rank in range(ranks):
             volume.rank_program(rank).write_text(program(rank).model_dump_json())
         self.broken: list[Exception] = []  # of the next workers
@@ -196,7 +210,7 @@ class World:
             target.machine.state, target.machine.version = TargetState.SEALED, version
         grants = tuple((rank, GRANT) for rank in self.driver.targets)
         async with self.driver._committing:
-            await self.driver._run_commit(version, grants, "Abort", "")
+            await self.driver._run_commit(Decided(version=version, term=1), grants, "Abort")
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -216,7 +230,8 @@ async def test_a_second_look_ends_the_first(tmp_path: Path) -> None:
     await world.seen()
     await world.commit(V1)
     assert world.engine.calls[:5] == ["stand", "describe", "go on", "stand", "describe"]
-    assert world.engine.calls[5:] == ["go on", "pause", "name", "apply", "name", "resume"]
+    assert world.engine.calls[5:9] == ["snapshot", "apply", "apply", "go on"]
+    assert world.engine.calls[9:] == ["pause", "name", "apply", "name", "resume"]
     assert len(world.workers) == 1
     await world.driver.close()
 
@@ -318,16 +333,20 @@ async def test_an_older_version_is_refused(tmp_path: Path) -> None:
     await world.driver.close()
 
 
-async def test_a_welcome_outlasts_silence(tmp_path: Path) -> None:
-    """The coordinator welcomes once: after a silence the gate opens again by the welcome that came before it."""
+async def test_a_welcome_ends_with_the_silence_of_the_engine(tmp_path: Path) -> None:
+    """A version may have been decided while it was away: its gate opens by a welcome that comes after that."""
     world = World(tmp_path)
-    await world.driver.welcome(Welcome(term=1, coordinator="c", initial_gate="Open"))
+    welcome = Welcome(term=1, coordinator="c", initial_gate="Open")
+    await world.driver.welcome(welcome)
     await world.seen()
+    assert world.pod.gate is None
+    await world.driver.welcome(welcome)
     assert world.pod.gate is not None
     assert world.pod.gate.status
     await world.fall_silent()
-    assert not world.pod.gate.status
     await world.seen()
+    assert not world.pod.gate.status
+    await world.driver.welcome(welcome)
     assert world.pod.gate.status
     await world.driver.close()
 
@@ -421,3 +440,108 @@ async def test_a_pause_for_the_life_before_is_ended_by_the_look(tmp_path: Path) 
     assert pausing is not None
     assert pausing.cancelled()
     await world.driver.close()
+
+
+# --- certified before trusted ---
+
+
+async def test_a_fresh_engine_is_certified_on_its_own_checkpoint(tmp_path: Path) -> None:
+    """Copied out, applied and read back twice, and then as if nothing had been: no journal, empty arenas."""
+    world = World(tmp_path)
+    await world.seen()
+    assert world.state is LeaderState.FRESH
+    assert world.engine.calls == ["stand", "describe", "snapshot", "apply", "apply", "go on"]
+    assert not JournalFile.within(tmp_path).path.exists()
+    assert world.driver.targets[0].arena.header.state is ArenaState.EMPTY
+    await world.driver.close()
+
+
+@pytest.mark.parametrize("differs", [["w: byte 3"], ["", "w: byte 3"]], ids=["at once", "the second time"])
+async def test_what_does_not_give_back_what_was_applied_is_refused(tmp_path: Path, differs: list[str]) -> None:
+    """It stays paused, its gate closed, and the announcement says which parameter."""
+    world = World(tmp_path)
+    world.engine.differs = differs
+    await world.seen()
+    assert world.state is LeaderState.REFUSED
+    assert "w: byte 3" in world.driver.machine.problem
+    assert world.engine.paused
+    assert world.pod.gate is not None
+    assert not world.pod.gate.status
+    with pytest.raises(Refused):
+        await world.driver.grant(grant_request())
+    await world.driver.close()
+
+
+def grant_request() -> GrantRequest:
+    return GrantRequest(
+        term=1, coordinator="c", sync="x", rank=0, layout=LAYOUT.digest, program=program().digest, lineage="1" * 16,
+        number=1, writers=(WriterId(uid="s", rank=0),), ours=Wire(mooncake="1", transport="tcp"),
+    )  # fmt: skip
+
+
+async def test_an_agent_that_died_while_it_certified_goes_on_from_the_arenas(tmp_path: Path) -> None:
+    """The engine may be torn: it is paused, gets its own checkpoint back, and only then goes on."""
+    world = World(tmp_path)
+    world.engine.fail["apply"] = EngineError("killed")
+    await world.look()
+    await until(lambda: world.state is LeaderState.ABSENT)
+    assert world.engine.paused
+    journal = JournalFile.within(tmp_path).read()
+    assert journal is not None
+    assert (journal.state, journal.base) == (JournalState.TORN, True)
+    await world.driver.close()
+    again = World(tmp_path)
+    again.engine.paused = True
+    await again.seen()
+    assert again.state is LeaderState.FRESH
+    assert again.engine.calls == ["pause", "describe", "apply", "apply", "resume"]
+    await again.driver.close()
+
+
+async def test_a_copy_of_the_checkpoint_that_is_gone_leaves_the_engine_paused(tmp_path: Path) -> None:
+    """Nothing here can make it whole again: refused, with what to do."""
+    world = World(tmp_path)
+    world.engine.fail["apply"] = EngineError("killed")
+    await world.look()
+    await until(lambda: world.state is LeaderState.ABSENT)
+    await world.driver.close()
+    for path in world.arenas():
+        path.unlink()
+    again = World(tmp_path)
+    await again.seen()
+    assert again.state is LeaderState.REFUSED
+    assert "restart it" in again.driver.machine.problem
+    assert again.engine.paused
+    await again.driver.close()
+
+
+async def test_a_life_that_was_not_certified_is_in_its_first_commit(tmp_path: Path) -> None:
+    """An engine that restarted is given its version back: applied and read back twice in one pause."""
+    world = World(tmp_path)
+    await world.seen()
+    await world.commit(V1)
+    await world.driver.close()
+    again = World(tmp_path)
+    again.engine.life = "life-2"
+    await again.seen()
+    await until(lambda: again.driver.machine.serves(V1))
+    assert again.engine.calls.count("apply") == 2
+    await again.commit(V2)
+    assert again.engine.calls.count("apply") == 3
+    await again.driver.close()
+
+
+async def test_a_commit_that_cannot_be_read_back_refuses_the_engine(tmp_path: Path) -> None:
+    """Certified never: paused for good, named, and not committed to again."""
+    world = World(tmp_path)
+    await world.seen()
+    await world.commit(V1)
+    await world.driver.close()
+    again = World(tmp_path)
+    again.engine.life, again.engine.differs = "life-2", ["", "w: byte 3"]
+    await again.seen()
+    await until(lambda: again.state is LeaderState.REFUSED)
+    assert "w: byte 3" in again.driver.machine.problem
+    await until(lambda: again.engine.calls[-1] == "pause")
+    assert again.engine.paused
+    await again.driver.close()

@@ -59,3 +59,15 @@ def test_what_is_refused(capabilities: Capabilities, mode: PauseMode, refused: b
     if sentence:
         assert "pauseMode Abort" in sentence
         assert "0.5.21" in sentence
+
+
+@pytest.mark.parametrize("capabilities", [OLD, NEW])
+def test_a_life_is_certified_in_its_first_commit(capabilities: Capabilities) -> None:
+    """Applied and read back, twice, before anything calls it whole; later commits do not read back."""
+    first, later = (commit_steps(capabilities, "Abort", certified=known) for known in (False, True))
+    assert Step.READ_BACK not in later
+    once = [step for step in later if step in {Step.BEGIN, Step.APPLY, Step.END}]
+    at = first.index(Step.MARK_TORN) + 1
+    assert list(first[at : first.index(Step.FLUSH)]) == 2 * [*once, Step.READ_BACK]
+    rest = [step for step in first if step not in {*once, Step.READ_BACK}]
+    assert rest == [step for step in later if step not in once]

@@ -1,6 +1,7 @@
 """An engine's leader: torn first, whole or paused, gates that do not flip."""
 
 from enum import Enum, auto
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_what_a_look_finds_decides_the_state() -> None:
         machine = leader(m.Answers())
         actions = machine.handle(m.Seen("life", recovery), 0.0)
         assert m.KeepPaused("why") in actions
-        assert machine.state is m.LeaderState.TORN
+        assert machine.state is (m.LeaderState.REAPPLYING if isinstance(recovery, Reapply) else m.LeaderState.TORN)
     refused = leader(m.Answers(), m.Seen("life", Fresh(), "rank 0: x differs"))
     assert refused.state is m.LeaderState.REFUSED
     assert not refused.takes(ask(V1))
@@ -142,15 +143,80 @@ def test_a_torn_engine_of_another_name_is_another_process(
 
 
 @pytest.mark.parametrize("open_", [True, False], ids=["open", "closed"])
-def test_a_welcome_holds_until_a_commit_begins(open_: bool) -> None:
-    """It is applied whenever the engine is seen fresh, also if it came before that; never after a publish."""
-    machine = leader(m.Welcomed(open_), m.Answers())
-    for _ in range(2):
-        gate, announce = machine.handle(m.Seen("life", Fresh()), 0.0)
-        assert isinstance(gate, m.SetGate)
-        assert gate.open is open_
-        assert announce == m.Announce()
-        machine.handle(m.Silent(), 0.0)
-        machine.handle(m.Answers(), 0.0)
-    machine = leader(m.Welcomed(open_), *CURRENT, m.Silent(), m.Answers())
+def test_a_welcome_is_for_the_fresh_life_that_it_finds(open_: bool) -> None:
+    """It ends with that life's silence, and with the first commit; before the look it says nothing."""
+    machine = leader(*FRESH)
+    (gate,) = machine.handle(m.Welcomed(open_), 0.0)
+    assert isinstance(gate, m.SetGate)
+    assert gate.open is open_
+    machine.handle(m.Silent(), 0.0)
+    machine.handle(m.Answers(), 0.0)
+    assert machine.handle(m.Welcomed(open_), 0.0) == []
     assert machine.handle(m.Seen("life", Fresh()), 0.0) == [m.Announce()]
+    for events in (CURRENT, (*FRESH, ask(V1)), (m.Answers(), m.Seen("life", PauseAndReseed("why")))):
+        assert leader(*events).handle(m.Welcomed(open_), 0.0) == []
+
+
+def at(number: int, root: str, lineage: str = "1") -> Version:
+    return Version(lineage=lineage * 16, number=number, root=root * 64)
+
+
+TORN = (*CURRENT, ask(V2), m.StepFailed("x", "y", True))
+FOUND = {
+    "serving": CURRENT,
+    "torn in a commit": TORN,
+    "found torn": (m.Answers(), m.Seen("life", PauseAndReseed("why"), floor=V2)),
+    "to be given it back": (m.Answers(), m.Seen("life", Reapply(V2, (), {0: "g"}, "why"), floor=V2)),
+}
+
+
+@pytest.mark.parametrize("events", FOUND.values(), ids=FOUND)
+def test_the_number_never_falls_within_a_lineage_and_has_one_root(events: tuple[object, ...]) -> None:
+    """Whatever became of the newest commit; a new lineage begins anywhere."""
+    floor = V1 if events is CURRENT else V2
+    for bad in (at(floor.number - 1, "9"), at(floor.number, "9")) if floor.number > 1 else (at(1, "9"),):
+        (answer,) = leader(*events).handle(ask(bad), 0.0)
+        assert isinstance(answer, m.AnswerFailure)
+        assert (answer.reason, answer.retryable) == ("StaleVersion", False)
+    for good in (at(3, "9"), at(1, "9", lineage="7")):
+        assert isinstance(leader(*events).handle(ask(good), 0.0)[0], m.RunStep)
+
+
+def test_what_cannot_be_certified_is_refused_and_stays_paused() -> None:
+    """By name; a new life is looked at anew."""
+    machine = leader(m.Answers(), m.Seen("life", PauseAndReseed("why")), ask(V1))
+    assert not machine.certified
+    actions = machine.handle(m.StepFailed(m.NOT_CERTIFIED, "rank 0: w differs", False), 0.0)
+    assert m.KeepPaused("rank 0: w differs") in actions
+    assert m.AnswerFailure(m.NOT_CERTIFIED, "rank 0: w differs", False) in actions
+    assert (machine.state, machine.stays_paused, machine.problem) == (
+        m.LeaderState.REFUSED,
+        True,
+        "rank 0: w differs",
+    )
+    assert not machine.takes(ask(V2))
+    machine.handle(m.LifeChanged("default"), 0.0)
+    machine.handle(m.Seen("life-2", Fresh()), 0.0)
+    assert (machine.state, machine.stays_paused) == (m.LeaderState.FRESH, False)
+
+
+@pytest.mark.parametrize(
+    ("recovery", "certified"),
+    [(Keep(V1), True), (Fresh(), True), (PauseAndReseed("x"), False), (Reapply(V1, (), {0: "g"}, "x"), False)],
+    ids=["serving", "fresh, certified by the look", "torn", "to be given it back"],
+)
+def test_which_lives_are_certified_already(recovery: Any, certified: bool) -> None:
+    """What serves was certified before it did; a new life, or one of unknown memory, was not; a commit does it."""
+    machine = leader(m.Answers(), m.Seen("life", recovery))
+    assert machine.certified is certified
+    for event in (ask(V2), m.StepDone(), m.StepDone()):
+        machine.handle(event, 0.0)
+    assert machine.certified
+
+
+def test_a_version_that_cannot_be_given_back_is_waited_for() -> None:
+    """Before a step ran: the engine waits for a sync, and takes the commit of one."""
+    machine = leader(m.Answers(), m.Seen("life", Reapply(V1, (), {0: "g"}, "why")), m.ReapplyFailed("no"))
+    assert machine.state is m.LeaderState.TORN
+    assert machine.stays_paused
+    assert isinstance(machine.handle(ask(V1), 0.0)[0], m.RunStep)

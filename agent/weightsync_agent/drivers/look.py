@@ -1,0 +1,113 @@
+"""A look at a life of the engine: what it is, what it may hold, and whether it can be trusted.
+
+To be made while no commit runs: it pauses the engine, or stops it between two batches.
+"""
+
+from weightsync.arena import NO_GRANT
+from weightsync.errors import InputError
+from weightsync_agent.drivers.background import in_thread
+from weightsync_agent.drivers.certificate import Certificate
+from weightsync_agent.drivers.ranks import EngineRanks
+from weightsync_agent.engines.base import EngineAdapter, EngineInfo, description_problem
+from weightsync_agent.engines.incarnation import engine_incarnation
+from weightsync_agent.journal.file import StateFile
+from weightsync_agent.journal.records import (
+    BASE,
+    EngineSeen,
+    Fresh,
+    Journal,
+    JournalState,
+    Keep,
+    PauseAndReseed,
+    Reapply,
+    Recovery,
+    at_start,
+)
+from weightsync_agent.protocol.engine_leader import Seen
+
+
+class Look:
+    """What one agent needs to look at its engine. unreadable: why the journal could not be read."""
+
+    def __init__(self, adapter: EngineAdapter, journal: StateFile[Journal], ranks: EngineRanks) -> None:
+        self._adapter = adapter
+        self._file = journal
+        self._ranks = ranks
+        self.base = ""  # what a fresh engine calls its checkpoint
+        self._goes_on = False
+
+    async def take(self) -> Seen:
+        """Look. Raises WeightSyncError where the engine does not answer; whole engines serve on then, others wait."""
+        adapter = self._adapter
+        adapter.forget()
+        info = await adapter.info()
+        if info.refusal:
+            return Seen("", Fresh(), info.refusal, info.weight_version)
+        journal, unreadable = await in_thread(self._read)
+        fresh = journal is None and not unreadable
+        kept = (
+            journal is not None
+            and journal.state is JournalState.CURRENT
+            and info.weight_version == journal.version.name
+        )
+        if fresh:
+            await adapter.ready()
+        whole = fresh or kept
+        if whole:
+            await adapter.capabilities()  # asked before the pause, not in it
+        else:
+            await adapter.pause("Abort")  # it held a version once, and holds another or none now: it may not answer
+        await self._ranks.open(await self._ranks.volume.wait_for_programs(len(info.ranks)))
+        if whole:
+            await adapter.pause("InPlace")  # it goes on where it was, and its requests lose nothing
+        self._goes_on = whole
+        try:
+            return await self._examine(info, journal, unreadable)
+        finally:
+            if self._goes_on:
+                await adapter.resume()
+
+    def _read(self) -> tuple[Journal | None, str]:
+        try:
+            return self._file.read(), ""
+        except InputError as error:
+            return None, str(error)
+
+    async def _examine(self, info: EngineInfo, journal: Journal | None, unreadable: str) -> Seen:
+        """The paused engine: what is seen, and in ``_goes_on`` whether it may generate again."""
+        adapter, ranks = self._adapter, self._ranks
+        descriptions = await adapter.describe(info.ranks)
+        life = engine_incarnation(descriptions)
+        problems = [description_problem(d, ranks.targets[d.rank].program.layout) for d in descriptions]
+        problem = next((p for p in problems if p), "")
+        if problem:
+            return Seen(life, Fresh(), problem, info.weight_version, paused=not self._goes_on)
+        await adapter.pin([ranks.ref(rank, NO_GRANT, BASE.root) for rank in info.ranks])
+        if (journal is None and not unreadable) or (journal is not None and journal.base):
+            return await self._certify(info, life, journal)
+        self.base = ""
+        floor = journal.version if journal is not None else None
+        recovery = await self._recovery(journal, unreadable, info, life)
+        return Seen(life, recovery, "", info.weight_version, floor=floor)
+
+    async def _certify(self, info: EngineInfo, life: str, journal: Journal | None) -> Seen:
+        self.base = info.weight_version
+        certificate = Certificate(self._adapter, self._file, self._ranks, life)
+        try:
+            if journal is not None and journal.incarnation == life:
+                problem = await certificate.interrupted()
+            else:
+                problem = await certificate.fresh()
+        finally:
+            self._goes_on = not certificate.touched
+        return Seen(life, Fresh(), problem, info.weight_version, paused=bool(problem))
+
+    async def _recovery(self, journal: Journal | None, unreadable: str, info: EngineInfo, life: str) -> Recovery:
+        if unreadable:
+            return PauseAndReseed(unreadable)
+        recovery = at_start(journal, self._ranks.headers(), EngineSeen(info.weight_version, life))
+        if journal is not None and isinstance(recovery, Keep | Reapply):
+            equal = await self._ranks.recovered(journal)
+            if isinstance(recovery, Reapply) and not equal:
+                return PauseAndReseed(f"{recovery.reason}, and the arena's bytes are not those of the journal")
+        return recovery
