@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from weightsync.bounds import Rank, Ranks
 from weightsync.records import WireRecord
 from weightsync.version import Hex32
 
@@ -11,7 +12,7 @@ from weightsync.version import Hex32
 class TargetRank(WireRecord):
     """One engine rank of the pod: what it holds, and where its replica's program can be fetched."""
 
-    rank: Annotated[int, Field(ge=0)]
+    rank: Rank
     layout: Hex32
     program: Hex32
 
@@ -19,10 +20,10 @@ class TargetRank(WireRecord):
 class SourceRank(WireRecord):
     """One trainer rank of the pod, as its Publisher said when it connected."""
 
-    rank: Annotated[int, Field(ge=0)]
-    world_size: Annotated[int, Field(ge=1)]
-    stage: Annotated[int, Field(ge=0)] = 0
-    stages: Annotated[int, Field(ge=1)] = 1
+    rank: Rank
+    world_size: Ranks
+    stage: Rank = 0
+    stages: Ranks = 1
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # one life of that rank's Publisher
 
 

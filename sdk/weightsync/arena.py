@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from weightsync.bounds import LARGEST
 from weightsync.buckets import PAGE, Extent
 from weightsync.errors import InputError
 from weightsync.version import Version
@@ -73,6 +75,8 @@ class Header(NamedTuple):
         if state not in ArenaState.__members__.values():
             raise InputError(f"{origin}: state {state} is not known")
         sealed = state == ArenaState.SEALED
+        if sealed and not 1 <= number <= LARGEST:
+            raise InputError(f"{origin}: sealed as version number {number}, which no version has")
         version = Version(lineage=lineage.hex(), number=number, root=root.hex()) if sealed else None
         return cls(ArenaState(state), nbytes, layout.hex(), program.hex(), grant.hex(), version)
 
@@ -129,8 +133,9 @@ class Arena:
             raise InputError(f"{path}: cannot be opened: {error.strerror}") from error
         try:
             header = Header.unpack(os.pread(descriptor, PAGE, 0), str(path))
-            size = os.fstat(descriptor).st_size
-            if size != PAYLOAD + header.nbytes:
+            status = os.fstat(descriptor)
+            size = status.st_size
+            if size != PAYLOAD + header.nbytes or not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{path}: {size} bytes, {PAYLOAD + header.nbytes} expected by its header")
             if lock:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,6 +143,9 @@ class Arena:
         except BlockingIOError as error:
             os.close(descriptor)
             raise InputError(f"{path}: another process owns this arena") from error
+        except OSError as error:  # no file that can be read at an offset, or none that can be mapped
+            os.close(descriptor)
+            raise InputError(f"{path}: cannot be used as an arena: {error.strerror}") from error
         except InputError:
             os.close(descriptor)
             raise

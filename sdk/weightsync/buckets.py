@@ -6,10 +6,8 @@ filling, writing and checking.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated
 
-from pydantic import Field
-
+from weightsync.bounds import Offset, Size
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import CoverageError
 from weightsync.layout import ALIGNMENT
@@ -25,8 +23,8 @@ Extent = tuple[int, int]
 class Bucket(Record):
     """Bytes [offset, offset + nbytes) of the payload."""
 
-    offset: Annotated[int, Field(ge=0)]
-    nbytes: Annotated[int, Field(ge=1)]
+    offset: Offset
+    nbytes: Size
 
 
 def bucket_size(total: int, limit: int) -> int:

@@ -7,11 +7,10 @@ root            blake2b-256 over lineage, number and, by rising program digest, 
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated
 
 import xxhash
-from pydantic import Field
 
+from weightsync.bounds import Offset, Size
 from weightsync.records import Record
 from weightsync.version import Hex32
 
@@ -19,8 +18,8 @@ from weightsync.version import Hex32
 class BucketDigest(Record):
     """A bucket of the payload, and the digest of its bytes."""
 
-    offset: Annotated[int, Field(ge=0)]
-    nbytes: Annotated[int, Field(ge=1)]
+    offset: Offset
+    nbytes: Size
     digest: Hex32
 
 

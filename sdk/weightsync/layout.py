@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from weightsync.bounds import DIMENSIONS, Offset, Size
 from weightsync.records import Record
 
 ALIGNMENT = 256  # bytes: every parameter starts on it, as CUDA allocations do
@@ -24,9 +25,9 @@ class Parameter(Record):
 
     name: Annotated[str, Field(min_length=1, max_length=1024)]
     dtype: str
-    shape: tuple[Annotated[int, Field(ge=0)], ...]
-    offset: Annotated[int, Field(ge=0)]
-    nbytes: Annotated[int, Field(ge=0)]
+    shape: Annotated[tuple[Offset, ...], Field(max_length=DIMENSIONS)]
+    offset: Offset
+    nbytes: Offset
 
     def describe(self) -> str:
         """For messages: ``model.norm.weight float32 (64,)``."""
@@ -37,7 +38,7 @@ class Layout(Record):
     """All parameters of one engine rank, by rising offset, none overlapping; ``nbytes`` is the payload's size."""
 
     parameters: tuple[Parameter, ...]
-    nbytes: Annotated[int, Field(ge=1)]
+    nbytes: Size
 
     @model_validator(mode="after")
     def _consistent(self) -> "Layout":

@@ -5,15 +5,19 @@ A plan is level-based: it says what should be, not what changed. ``term`` fences
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from weightsync.announcement import SourceRank, TargetRank
+from weightsync.bounds import Rank, Term
+from weightsync.errors import InputError
 from weightsync.records import Record
 from weightsync.units import parse_bytes
 
 Uid = Annotated[str, Field(min_length=1, max_length=128)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
+
+SMALLEST_BUCKET, LARGEST_BUCKET = 4096, 16 * 2**30  # bytes; api/v1alpha1 says the same to the API server
 
 MaxUnavailable = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$", max_length=4)]
 
@@ -30,9 +34,9 @@ class Source(Record):
 class Route(Record):
     """Which source rank writes its stage's shard to the target that holds the route."""
 
-    stage: Annotated[int, Field(ge=0)]
+    stage: Rank
     source: Uid
-    rank: Annotated[int, Field(ge=0)]
+    rank: Rank
 
 
 class Target(Record):
@@ -65,6 +69,18 @@ class Transfer(Record):
 
     protocol: Literal["Auto", "TCP"] = "Auto"
     bucket_size: str = "512Mi"
+
+    @field_validator("bucket_size")
+    @classmethod
+    def _bytes(cls, value: str) -> str:
+        """A plan that is read is a plan that can be carried out: nobody finds out in the middle of a sync."""
+        try:
+            count = parse_bytes(value)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        if not SMALLEST_BUCKET <= count <= LARGEST_BUCKET:
+            raise ValueError(f"{value} is no size of a bucket: write {SMALLEST_BUCKET} to {LARGEST_BUCKET} bytes")
+        return value
 
     @property
     def bucket_bytes(self) -> int:
@@ -99,8 +115,8 @@ class Plan(Record):
     """
 
     name: str
-    term: Annotated[int, Field(ge=0)]
-    generation: Annotated[int, Field(ge=0)]
+    term: Term
+    generation: Term
     coordinator: str = ""
     initial_gate: Literal["Open", "Closed"] = "Open"
     suspend: bool = False

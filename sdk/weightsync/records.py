@@ -20,6 +20,7 @@ class Record(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
+        allow_inf_nan=False,  # neither can be waited for, nor written as JSON
     )
 
     def canonical(self) -> bytes:

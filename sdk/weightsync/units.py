@@ -9,7 +9,7 @@ _FACTORS = {
     "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
 }  # fmt: skip
-_QUANTITY = re.compile(r"(\d+)(|k|M|G|T|Ki|Mi|Gi|Ti)")
+_QUANTITY = re.compile(r"([0-9]{1,15})(|k|M|G|T|Ki|Mi|Gi|Ti)")
 QUANTITY_PATTERN = r"^[1-9][0-9]{0,14}(k|M|G|T|Ki|Mi|Gi|Ti)?$"
 
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from weightsync.bounds import Number
 from weightsync.records import Record
 
 Hex16 = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # 8 bytes
@@ -19,7 +20,7 @@ class Version(Record):
     """
 
     lineage: Hex16
-    number: Annotated[int, Field(ge=1)]
+    number: Number
     root: Hex64
 
     @property

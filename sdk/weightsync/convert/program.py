@@ -6,10 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from weightsync.bounds import DIMENSIONS, Offset, Rank
 from weightsync.layout import ITEMSIZE, Layout
 from weightsync.records import Record
 
-Index = Annotated[int, Field(ge=0)]
+Index = Offset
+Dimensions = Field(max_length=DIMENSIONS)
 
 
 class Piece(Record):
@@ -20,9 +22,9 @@ class Piece(Record):
     parameter has them permuted); dtype: of the destination, a cast if the tensor's is another.
     """
 
-    box: tuple[tuple[Index, Index], ...]
+    box: Annotated[tuple[tuple[Index, Index], ...], Dimensions]
     offset: Index
-    strides: tuple[Index, ...]
+    strides: Annotated[tuple[Index, ...], Dimensions]
     dtype: str
 
     @property
@@ -42,7 +44,7 @@ class TensorCopies(Record):
 
     name: Annotated[str, Field(min_length=1, max_length=1024)]
     dtype: str
-    shape: tuple[Index, ...]
+    shape: Annotated[tuple[Index, ...], Dimensions]
     pieces: tuple[Piece, ...]
 
 
@@ -53,7 +55,7 @@ class CopyProgram(Record):
     """
 
     format: Literal[1] = 1
-    rank: Index = 0
+    rank: Rank = 0
     layout: Layout
     tensors: tuple[TensorCopies, ...]
     together: tuple[tuple[str, ...], ...] = ()

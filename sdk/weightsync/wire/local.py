@@ -17,6 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from weightsync.bounds import Number, Offset, Rank, Ranks
 from weightsync.buckets import Bucket
 from weightsync.records import WireRecord
 from weightsync.version import Hex16, Hex32
@@ -25,10 +26,10 @@ from weightsync.version import Hex16, Hex32
 class ConnectRequest(WireRecord):
     """One rank's Publisher. nonce: new for each life of it."""
 
-    rank: Annotated[int, Field(ge=0)]
-    world_size: Annotated[int, Field(ge=1)]
-    stage: Annotated[int, Field(ge=0)] = 0
-    stages: Annotated[int, Field(ge=1)] = 1
+    rank: Rank
+    world_size: Ranks
+    stage: Rank = 0
+    stages: Ranks = 1
     nonce: Hex16
 
 
@@ -42,9 +43,9 @@ class ConnectAnswer(WireRecord):
 class BeginRequest(WireRecord):
     """publish() number ``sequence`` of this Publisher's life."""
 
-    rank: int
+    rank: Rank
     nonce: Hex16
-    sequence: Annotated[int, Field(ge=1)]
+    sequence: Number
     label: Annotated[str, Field(max_length=256)] = ""
 
 
@@ -91,7 +92,7 @@ class Filled(WireRecord):
     """
 
     program: Hex32
-    offsets: tuple[int, ...]
+    offsets: tuple[Offset, ...]
     digests: tuple[Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")], ...] = ()
 
 

@@ -23,13 +23,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from weightsync.bounds import Number, Offset, Rank, Ranks, Size, Term
 from weightsync.digests import BucketDigest
 from weightsync.plan import Strategy
 from weightsync.records import WireRecord
 from weightsync.version import Hex16, Hex32, Hex64, Version
 
 Seconds = Annotated[float, Field(ge=0)]
-Term = Annotated[int, Field(ge=0)]
 
 
 class Problem(WireRecord):
@@ -53,15 +53,15 @@ class Region(WireRecord):
     """A registered arena of a transfer worker: ``session`` is what Mooncake dials."""
 
     session: str
-    address: Annotated[int, Field(ge=0)]
-    nbytes: Annotated[int, Field(ge=1)]
+    address: Offset
+    nbytes: Size
 
 
 class WriterId(WireRecord):
     """A source rank."""
 
     uid: str
-    rank: Annotated[int, Field(ge=0)]
+    rank: Rank
 
     @property
     def key(self) -> str:
@@ -73,11 +73,11 @@ class PublishRequest(WireRecord):
     """A rank calls publish() for the n-th time in its life. programs: those it was told to serve."""
 
     writer: WriterId
-    world_size: Annotated[int, Field(ge=1)]
-    stage: Annotated[int, Field(ge=0)]
-    stages: Annotated[int, Field(ge=1)]
+    world_size: Ranks
+    stage: Rank
+    stages: Ranks
     nonce: Hex16
-    sequence: Annotated[int, Field(ge=1)]
+    sequence: Number
     label: Annotated[str, Field(max_length=256)] = ""
 
 
@@ -86,7 +86,7 @@ class PlannedRoute(WireRecord):
 
     engine: str
     target: str
-    rank: int
+    rank: Rank
     address: str
     program: Hex32
     layout: Hex32
@@ -105,8 +105,8 @@ class SyncOrder(WireRecord):
     term: Term
     coordinator: str = ""
     lineage: Hex16
-    number: Annotated[int, Field(ge=1)]
-    bucket_size: Annotated[int, Field(ge=4096)]
+    number: Number
+    bucket_size: Annotated[Size, Field(ge=4096)]
     deadline_seconds: Seconds
     stall_seconds: Seconds
     programs: tuple[Hex32, ...] = ()
@@ -118,7 +118,7 @@ class NamesRequest(WireRecord):
 
     term: Term
     writer: WriterId
-    stage: int
+    stage: Rank
     program: Hex32
     names: tuple[str, ...]
 
@@ -135,7 +135,7 @@ class ShardDigests(WireRecord):
     term: Term
     sync: str
     writer: WriterId
-    stage: int
+    stage: Rank
     program: Hex32
     buckets: tuple[BucketDigest, ...]
 
@@ -147,7 +147,7 @@ class RouteEnd(WireRecord):
     sync: str
     writer: WriterId
     target: str
-    rank: int
+    rank: Rank
     grant: Hex32
     verified: bool
     reason: str = ""
@@ -192,11 +192,11 @@ class GrantRequest(WireRecord):
     term: Term
     coordinator: str
     sync: str
-    rank: int
+    rank: Rank
     layout: Hex32
     program: Hex32
     lineage: Hex16
-    number: int
+    number: Number
     writers: Annotated[tuple[WriterId, ...], Field(min_length=1)]
     ours: Capabilities
 
@@ -217,7 +217,7 @@ class VoidRequest(WireRecord):
 
     term: Term
     coordinator: str
-    rank: int
+    rank: Rank
     grant: Hex32
     writers: tuple[WriterId, ...]
 
@@ -230,7 +230,7 @@ class Receipts(WireRecord):
 
     term: Term
     grant: Hex32
-    rank: int
+    rank: Rank
     writer: WriterId
     buckets: tuple[BucketDigest, ...] = ()
     last: bool = False
@@ -247,7 +247,7 @@ class ReceiptsAnswer(WireRecord):
 class RankCommit(WireRecord):
     """What one rank of the engine must hold before it applies."""
 
-    rank: int
+    rank: Rank
     grant: Hex32
     program: Hex32
 
@@ -261,7 +261,7 @@ class CommitRequest(WireRecord):
     sync: str
     version: Version
     label: str = ""
-    programs: dict[str, Hex64]
+    programs: dict[Hex32, Hex64]
     ranks: tuple[RankCommit, ...]
     strategy: Strategy
 
@@ -286,7 +286,7 @@ class Welcome(WireRecord):
 class RankStatus(WireRecord):
     """One target rank's arena."""
 
-    rank: int
+    rank: Rank
     state: Literal["Empty", "Filling", "Sealed"]
     grant: str = ""
     version: str = ""
@@ -298,7 +298,7 @@ class Decided(WireRecord):
     version: Version
     label: str = ""
     term: Term
-    programs: dict[str, Hex64] = Field(default_factory=dict)
+    programs: dict[Hex32, Hex64] = Field(default_factory=dict)
 
 
 class AgentStatus(WireRecord):
@@ -332,7 +332,7 @@ class PublishAnswer(WireRecord):
     """All ranks are there: the version of this publish (its root is not known yet)."""
 
     lineage: Hex16
-    number: Annotated[int, Field(ge=1)]
+    number: Number
     life: str = ""  # of the coordinator: a new one knows no names yet and must be told
 
 
@@ -341,7 +341,7 @@ class PublishTrouble(WireRecord):
 
     writer: WriterId
     lineage: Hex16
-    number: Annotated[int, Field(ge=1)]
+    number: Number
     reason: str
     message: str
 
