@@ -19,7 +19,8 @@ from weightsync.wire.v1 import (
     RouteEnd,
     ShardDigests,
 )
-from weightsync_agent.arenas.pool import ArenaPool
+from weightsync_agent.arenas.files import SourceArenas, sealed_in
+from weightsync_agent.arenas.sizing import Room
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.coordination import Coordination
 from weightsync_agent.drivers.programs import Programs
@@ -46,6 +47,7 @@ class TrainerAgent:
         self._plan: Plan | None = None
         self._programs = Programs(common.volume.layouts, common.client, self.plan)
         self._sources: dict[int, SourceRank] = {}
+        self._room = Room(common.limit)
         self._members = Members()
         self.coordination = Coordination(
             common.settings.uid,
@@ -67,22 +69,32 @@ class TrainerAgent:
 
     async def connect(self, who: SourceRankRecord) -> SourceRank:
         """A Publisher of this pod began its life."""
-        source = self._sources.get(who.rank)
-        if source is None:
-            common = self._common
-            source = self._sources[who.rank] = SourceRank(
-                who,
-                common.settings.uid,
-                plan=self.plan,
-                client=common.client,
-                programs=self._programs,
-                pool=ArenaPool(common.volume.arenas, who.rank, common.settings.source_arenas, common.limit),
-                start=common.start_worker,
-            )
+        source = self._sources.get(who.rank) or self._make(who)
         await source.renew(who)
         log.info("publisher connected", rank=who.rank, world_size=who.world_size, stage=who.stage)
         self._announce()
         return source
+
+    def _make(self, who: SourceRankRecord) -> SourceRank:
+        common = self._common
+        source = self._sources[who.rank] = SourceRank(
+            who,
+            common.settings.uid,
+            plan=self.plan,
+            client=common.client,
+            programs=self._programs,
+            arenas=SourceArenas(common.volume.arenas, who.rank, self._room),
+            count=common.settings.source_arenas,
+            start=common.start_worker,
+        )
+        return source
+
+    def _recover(self) -> None:
+        """What a former life of this agent sealed can be ordered again, with or without a Publisher."""
+        for rank, records in sealed_in(self._common.volume.arenas).items():
+            newest = max(records, key=lambda record: record.turn)
+            log.info("sealed arenas found", rank=rank, version=newest.version.name, arenas=len(records))
+            self._make(newest.who).recover(records)
 
     def _announce(self) -> None:
         self._common.own_pod.announce(
@@ -161,6 +173,7 @@ class TrainerAgent:
 
     async def run(self) -> None:
         """Until cancelled: follow the plan."""
+        self._recover()
         await self._socket.listen_unix(str(self._common.volume.socket))
         self._common.volume.socket.chmod(0o666)
         self._announce()

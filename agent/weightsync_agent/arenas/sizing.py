@@ -1,4 +1,4 @@
-"""Whether an arena fits. Pure."""
+"""Whether an arena fits into the memory that the agent may use."""
 
 from weightsync.errors import InputError
 from weightsync.units import format_bytes
@@ -13,3 +13,24 @@ def check_room(wanted: int, limit: int | None, what: str) -> None:
             f"{what} needs {format_bytes(wanted)}, and the memory limit is {format_bytes(limit)}: raise the agent "
             f"container's limit to at least {format_bytes(wanted + HEADROOM)}"
         )
+
+
+class Room:
+    """What all arenas of one agent hold together. limit: bytes; None: there is none."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.held = 0
+
+    def take(self, nbytes: int, what: str) -> None:
+        """Count an arena that is to be made. Raises InputError, with nothing counted, where it does not fit."""
+        check_room(self.held + nbytes, self.limit, what)
+        self.held += nbytes
+
+    def found(self, nbytes: int) -> None:
+        """Count an arena whose pages are there already, whether it fits or not."""
+        self.held += nbytes
+
+    def give(self, nbytes: int) -> None:
+        """An arena is gone."""
+        self.held -= nbytes

@@ -1,113 +1,124 @@
-"""Runs one protocol.route.Route: writes, receipts, and the report of its end."""
+"""Runs one protocol.route.Route: writes through the lane that it is told, receipts, and the report of its end."""
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from dataclasses import dataclass
 
 import structlog
 
-from weightsync.buckets import Bucket
 from weightsync.digests import BucketDigest
 from weightsync.errors import PeerError, TransferError, WeightSyncError
 from weightsync.wire.v1 import Accepted, PlannedRoute, Receipts, ReceiptsAnswer, RouteEnd, SyncOrder, WriterId
 from weightsync_agent import failpoints
+from weightsync_agent.drivers.route_writes import UNEXPECTED, RouteWrites
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import route as r
-from weightsync_agent.transfer.supervisor import STALLED, TransferWorker
+from weightsync_agent.protocol import source_events as s
 
 log = structlog.get_logger(__name__)
 
-LANES = 3  # write calls in flight per route: one on the wire, one behind it, one being receipted
-BATCH = 4  # buckets of one write call
-UNEXPECTED = "SourceFailed"  # an error that nothing foresees: what it left in flight is not known
+
+@dataclass(frozen=True)
+class RouteTask:
+    """What one route is: the order that it belongs to, who writes, and who is told how it ended."""
+
+    id: s.RouteId
+    planned: PlannedRoute
+    order: SyncOrder
+    writer: WriterId
+    report: Callable[[RouteEnd], Awaitable[Accepted]]
 
 
 class RouteRunner:
-    """One route of one order. report: tells the coordinator how it ended."""
+    """One route of one order. over: told once, when it has ended and starts no write any more."""
 
     def __init__(
-        self,
-        planned: PlannedRoute,
-        order: SyncOrder,
-        writer: WriterId,
-        *,
-        arena: Path,
-        worker: TransferWorker,
-        client: PeerClient,
-        report: Callable[[RouteEnd], Awaitable[Accepted]],
+        self, task: RouteTask, writes: RouteWrites, client: PeerClient, over: Callable[[s.RouteOver], None]
     ) -> None:
-        self.machine = r.Route(planned)
-        self.order = order
-        self.writer = writer
-        self.stalled = False  # a write of ours may still read from the arena: the worker is to be replaced
-        self._arena = arena
-        self._worker = worker
+        self.machine = r.Route(task.planned)
+        self._task = task
+        self._writes = writes
         self._client = client
-        self._report = report
+        self._over = over
         self._events: asyncio.Queue[object] = asyncio.Queue()
-        self._to_write: deque[BucketDigest] = deque()
         self._to_receipt: list[r.Receipt] = []
-        self._writers: set[asyncio.Task[None]] = set()
-        self._broke: TransferError | None = None
         self._receipting: asyncio.Task[None] | None = None
         self._began = time.monotonic()
+        writes.told = self.feed
 
     def feed(self, event: object) -> None:
         """Hand the machine an event: Filled, AllFilled or Cancel."""
         self._events.put_nowait(event)
 
+    def move(self, lane: int) -> None:
+        """Go on through that lane."""
+        self._writes.move(lane)
+
     async def run(self) -> None:
-        """Until the route has ended and its last receipt was sent. What nothing foresees ends the route too."""
+        """Until the route has ended, and its last receipt and its report were sent.
+
+        What nothing foresees ends the route too. Raises PeerError where the coordinator did not take the report.
+        """
+        planned = self._task.planned
+        watching = asyncio.create_task(self._watch())
+        ended = r.End(False, False, UNEXPECTED, f"{planned.engine}, rank {planned.rank}: cut off")
         try:
             ended = await self._follow()
         except Exception as error:
             # Writes may be in flight: no last receipt, so that the target fences before it grants again.
-            planned = self.machine.planned
             log.exception("a route failed", engine=planned.engine, rank=planned.rank)
-            self.stalled = True
-            self._to_write.clear()
-            self._broke = self._broke or TransferError(str(error), reason=UNEXPECTED)
+            self._writes.strand()
             ended = r.End(False, False, UNEXPECTED, f"{planned.engine}, rank {planned.rank}: {error!r}")
+        except BaseException:
+            await self._writes.cancel()
+            raise
+        finally:
+            watching.cancel()
+            self._over(s.RouteOver(self._task.id, ended.verified, self._writes.close()))
         if self._receipting is not None:
             await self._receipting
         await failpoints.reach("source", "verified")
-        await self._report(self._end(ended))
+        await self._task.report(self._end(ended))
 
-    async def _follow(self) -> r.End:
-        planned = self.machine.planned
+    async def _watch(self) -> None:
+        """Look at the target before there is a bucket to write: a dead one costs its engine no deadline."""
+        planned = self._task.planned
         try:
-            await self._worker.probe(planned.region.session, deadline_seconds=min(5.0, self.order.stall_seconds))
+            await self._writes.probe()
         except TransferError as error:
             self.feed(r.Cancel(error.reason, f"{planned.engine}, rank {planned.rank}: {error}"))
+        except Exception as error:  # the route would wait for a worker that cannot be started
+            log.exception("no worker for a route", engine=planned.engine, rank=planned.rank)
+            self.feed(r.Cancel(UNEXPECTED, f"{planned.engine}, rank {planned.rank}: {error!r}"))
+
+    async def _follow(self) -> r.End:
         ended: r.End | None = None
         while ended is None:
             event = await self._events.get()
             for action in self.machine.handle(event, time.monotonic()):
                 match action:
                     case r.Write(buckets):
-                        self._to_write.extend(buckets)
-                        self._start_writers()
+                        self._writes.add(buckets)
                     case r.Receipt():
                         self._receipt(action)
                     case r.StopWriting():
-                        self._stop()
+                        self._writes.stop()
                     case r.End():
                         ended = action
         return ended
 
     def _end(self, end: r.End) -> RouteEnd:
-        planned = self.machine.planned
+        task, planned = self._task, self._task.planned
         seconds = time.monotonic() - self._began
         nbytes = self.machine.sent_bytes
-        metrics.BYTES_WRITTEN.labels(transport=self._worker.capabilities.transport).inc(nbytes)
+        metrics.BYTES_WRITTEN.labels(transport=self._writes.transport).inc(nbytes)
         metrics.PHASE_SECONDS.labels(phase="write").observe(seconds)
         return RouteEnd(
-            term=self.order.term,
-            sync=self.order.sync,
-            writer=self.writer,
+            term=task.order.term,
+            sync=task.order.sync,
+            writer=task.writer,
             target=planned.target,
             rank=planned.rank,
             grant=planned.grant,
@@ -117,60 +128,8 @@ class RouteRunner:
             nbytes=nbytes,
             resent=self.machine.resent_bytes,
             seconds=seconds,
-            transport=self._worker.capabilities.transport,
+            transport=self._writes.transport,
         )
-
-    # --- writes ---
-
-    def _start_writers(self) -> None:
-        while self._to_write and len(self._writers) < LANES and self._broke is None:
-            batch = [self._to_write.popleft() for _ in range(min(BATCH, len(self._to_write)))]
-            self._writers.add(asyncio.create_task(self._write(batch)))
-
-    async def _write(self, batch: list[BucketDigest]) -> None:
-        """One call. However it ends, this task is no writer any more, and the last one to end says what broke."""
-        runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in batch]
-        region = self.machine.planned.region
-        try:
-            async for bucket in self._worker.write(self._arena, runs, region, stall_seconds=self.order.stall_seconds):
-                self.feed(r.Written((bucket.offset,)))
-                await failpoints.reach("source", "writing")
-        except TransferError as error:
-            self._note(error)
-        except BaseException as error:
-            self._note(TransferError(f"{type(error).__name__}: {error}", reason=UNEXPECTED))
-            if not isinstance(error, Exception):
-                raise
-            log.exception("a write failed", engine=self.machine.planned.engine)
-        finally:
-            self._wrote()
-
-    def _wrote(self) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._writers.discard(task)
-        if self._broke is None:
-            self._start_writers()
-        elif not self._writers:
-            # Only now nothing of ours is in flight, and it can be said whether bytes may still land.
-            planned = self.machine.planned
-            message = f"{planned.engine}, rank {planned.rank}: {self._broke}"
-            self.feed(r.WriteBroke(self._broke.quiet, self._broke.reason, message))
-
-    def _note(self, error: TransferError) -> None:
-        """Keep the worst of several failures: one after which bytes may still land wins."""
-        self.stalled = self.stalled or error.reason in {STALLED, UNEXPECTED}
-        if self._broke is None or not error.quiet:
-            self._broke = error
-        self._to_write.clear()
-
-    def _stop(self) -> None:
-        """Start no further write; when those in flight are terminal, the machine learns it as WriteBroke."""
-        self._to_write.clear()
-        if self._broke is None:
-            self._broke = TransferError("stopped", quiet=True)
-        if not self._writers:
-            self.feed(r.WriteBroke(True, "Stopped", "stopped"))
 
     # --- receipts ---
 
@@ -181,33 +140,33 @@ class RouteRunner:
 
     async def _send_receipts(self) -> None:
         """One request at a time; what comes meanwhile goes together in the next."""
+        planned = self._task.planned
         while self._to_receipt:
             batch, self._to_receipt = self._to_receipt, []
-            buckets = tuple(bucket for receipt in batch for bucket in receipt.buckets)
-            request = Receipts(
-                term=self.order.term,
-                grant=self.machine.planned.grant,
-                rank=self.machine.planned.rank,
-                writer=self.writer,
-                buckets=buckets,
-                last=any(receipt.last for receipt in batch),
-                failed=next((receipt.failed for receipt in batch if receipt.failed), ""),
-            )
             try:
                 answer = await self._client.persist(
-                    self.machine.planned.address,
-                    "/v1/receipts",
-                    ReceiptsAnswer,
-                    request,
-                    seconds=self.order.stall_seconds,
-                )
+                    planned.address, "/v1/receipts", ReceiptsAnswer, self._receipts(batch),
+                    seconds=self._task.order.stall_seconds,
+                )  # fmt: skip
             except PeerError as error:
-                log.info("receipt unanswered", engine=self.machine.planned.engine, why=str(error))
+                log.info("receipt unanswered", engine=planned.engine, why=str(error))
                 self.feed(r.ReceiptBroke(error.reason, str(error)))
-                continue
             except Exception as error:  # without an event the route would wait for its answer for ever
-                log.exception("a receipt failed", engine=self.machine.planned.engine)
+                log.exception("a receipt failed", engine=planned.engine)
                 reason = error.reason if isinstance(error, WeightSyncError) else UNEXPECTED
                 self.feed(r.ReceiptBroke(reason, str(error)))
-                continue
-            self.feed(r.Checked(answer.verified, answer.unequal))
+            else:
+                self.feed(r.Checked(answer.verified, answer.unequal))
+
+    def _receipts(self, batch: list[r.Receipt]) -> Receipts:
+        task, planned = self._task, self._task.planned
+        buckets: tuple[BucketDigest, ...] = tuple(bucket for receipt in batch for bucket in receipt.buckets)
+        return Receipts(
+            term=task.order.term,
+            grant=planned.grant,
+            rank=planned.rank,
+            writer=task.writer,
+            buckets=buckets,
+            last=any(receipt.last for receipt in batch),
+            failed=next((receipt.failed for receipt in batch if receipt.failed), ""),
+        )

@@ -15,6 +15,11 @@ class ReplicaId:
     program: str
     index: int
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """For those who know nothing of machines."""
+        return self.program, self.index
+
 
 @dataclass(frozen=True, order=True)
 class RouteId:

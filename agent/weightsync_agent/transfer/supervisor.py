@@ -18,13 +18,14 @@ from weightsync_agent.transfer.child import DIED, STALLED, Child
 from weightsync_agent.transfer.frames import Message
 from weightsync_agent.transfer.probe import gone, probe
 from weightsync_agent.transfer.settings import TransferSettings, child_environment
-from weightsync_agent.transfer.write import HALTED
+from weightsync_agent.transfer.write import DROPPED, HALTED
 
-__all__ = ["STALLED", "TransferSettings", "TransferWorker"]
+__all__ = ["DIED", "STALLED", "STOPPED", "STUCK", "TransferSettings", "TransferWorker"]
 
 log = structlog.get_logger(__name__)
 
 STUCK = "WorkerStuck"
+STOPPED = "Stopped"
 OUT_OF_REGION = "OutOfRegion"
 CLOSE_SECONDS = 2.0
 GONE_SECONDS = 1.0
@@ -146,7 +147,13 @@ class TransferWorker:
         await probe(session, deadline_seconds)
 
     async def write(
-        self, path: Path, buckets: Sequence[Bucket], to: Region, *, stall_seconds: float
+        self,
+        path: Path,
+        buckets: Sequence[Bucket],
+        to: Region,
+        *,
+        stall_seconds: float,
+        stop: asyncio.Event | None = None,
     ) -> AsyncIterator[Bucket]:
         """Write buckets of an attached arena to the same offsets of ``to``; yields each once it has landed.
 
@@ -155,7 +162,9 @@ class TransferWorker:
         none of this call's bytes can land any more. A piece that Mooncake accepted and then failed may have left
         bytes in the target's sockets, which a target that was only stopped still applies when it goes on: there
         ``quiet`` is True only where the target's process is known to have ended.
-        A caller that leaves the iteration stops what was not submitted; detach() tells when the rest is terminal.
+        stop: once it is set no further piece is submitted; what was submitted is waited for, and buckets that landed
+        are yielded before TransferError with reason Stopped. A caller that leaves the iteration instead stops what
+        was not submitted, too, and does not learn when the rest is terminal.
         """
         self._check(path, buckets, to)
         await self._meet(to, min(stall_seconds, self._settings.contact_seconds))
@@ -167,6 +176,7 @@ class TransferWorker:
             "buckets": [(bucket.offset, bucket.nbytes) for bucket in buckets],
         })  # fmt: skip
         ended = False
+        stopping = asyncio.create_task(self._stop(number, stop)) if stop is not None else None
         try:
             while not ended:
                 message = await _within(queue, to, stall_seconds)
@@ -176,11 +186,17 @@ class TransferWorker:
                 for done in message.get("done", ()):
                     yield buckets[done]
         finally:
+            if stopping is not None:
+                stopping.cancel()
             del self._writes[number]
             if not ended:
                 self._child.send({"call": "drop", "id": number})
 
     # --- of a write ---
+
+    async def _stop(self, number: int, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._child.send({"call": "drop", "id": number})
 
     def _check(self, path: Path, buckets: Sequence[Bucket], to: Region) -> None:
         """Raises TransferError before anything is asked of the worker."""
@@ -222,6 +238,8 @@ class TransferWorker:
                 quiet = lost == 0 or await gone(to.session, GONE_SECONDS)
                 if failed == HALTED:
                     return self._held(quiet=quiet)
+                if failed == DROPPED:
+                    return TransferError(f"a write to {to.session} was stopped", reason=STOPPED, quiet=quiet)
                 return TransferError(f"a write to {to.session} failed: {failed}", quiet=quiet)
         return None
 

@@ -19,6 +19,7 @@ from weightsync_agent.transfer.frames import Message
 from weightsync_agent.transfer.window import Piece, Window, cut
 
 HALTED = "halted"
+DROPPED = "dropped"
 
 
 class Engine(Protocol):
@@ -98,7 +99,7 @@ class Pump:
         """Submit no more of a write; its end is reported when what was submitted is terminal."""
         with self._changed:
             if number in self._writes:
-                self._stop(self._writes[number], "dropped")
+                self._stop(self._writes[number], DROPPED)
             self._changed.notify()
 
     def halt(self) -> None:

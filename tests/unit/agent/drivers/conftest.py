@@ -11,6 +11,7 @@ import pytest
 from weightsync.announcement import SourceRank as SourceRankRecord
 from weightsync.buckets import Bucket
 from weightsync.digests import BucketDigest
+from weightsync.errors import TransferError
 from weightsync.testing.programs import plain_program
 from weightsync.wire import local
 from weightsync.wire.v1 import (
@@ -23,8 +24,11 @@ from weightsync.wire.v1 import (
     Region,
     SyncOrder,
 )
-from weightsync_agent.arenas.pool import ArenaPool
+from weightsync_agent.arenas.files import SourceArenas
+from weightsync_agent.arenas.sizing import Room
 from weightsync_agent.drivers.source_rank import SourceRank
+from weightsync_agent.protocol.replica import Replica
+from weightsync_agent.transfer.supervisor import DIED, STALLED, STOPPED
 
 PROGRAM = plain_program({"a": ("float32", (1024,)), "b": ("float32", (1024,))})
 LINEAGE = "1" * 16
@@ -39,12 +43,17 @@ class FakeWorker:
         self.attached: set[Path] = set()
         self.capabilities = SimpleNamespace(transport="tcp")
         self.raises: BaseException | None = None
-        self.hangs = False
+        self.hangs: set[str] = set()  # sessions to which nothing becomes terminal
         self.digested: list[int] = []
+        self.written: list[tuple[str, int]] = []
+        self.pace = 0.0  # seconds of one bucket
 
     async def attach(self, path: Path) -> None:
         await asyncio.sleep(0.1)
         self.attached.add(path)
+
+    async def detach(self, path: Path) -> None:
+        self.attached.discard(path)
 
     async def digest(self, path: Path, buckets: list[Bucket]) -> list[BucketDigest]:
         assert path in self.attached
@@ -55,15 +64,25 @@ class FakeWorker:
         await asyncio.sleep(0)
 
     async def write(
-        self, path: Path, buckets: list[Bucket], to: Region, *, stall_seconds: float
+        self, path: Path, buckets: list[Bucket], to: Region, *, stall_seconds: float, stop: asyncio.Event
     ) -> AsyncIterator[Bucket]:
         assert path in self.attached
         if self.raises is not None:
             raise self.raises
         for bucket in buckets:
-            if self.hangs:
-                await asyncio.sleep(stall_seconds)
+            if to.session in self.hangs:
+                await self._hang(stall_seconds)
+            await asyncio.sleep(self.pace)
+            if stop.is_set():
+                raise TransferError("stopped", reason=STOPPED, quiet=True)
+            self.written.append((to.session, bucket.offset))
             yield bucket
+
+    async def _hang(self, stall_seconds: float) -> None:
+        await asyncio.wait({self.dead}, timeout=stall_seconds)
+        if self.dead.done():
+            raise TransferError("killed", reason=DIED, quiet=False)
+        raise TransferError("nothing ended", reason=STALLED)
 
     def kill(self) -> None:
         if not self.dead.done():
@@ -113,7 +132,7 @@ class World:
         self.client = FakeClient()
         self.workers: list[FakeWorker] = []
         self.program_error: Exception | None = None
-        self.pool = ArenaPool(folder, 0, arenas, None)
+        self.arenas = SourceArenas(folder, 0, Room(None))
         route = SimpleNamespace(source="u", rank=0)
         target = SimpleNamespace(rank=SimpleNamespace(program=PROGRAM.digest), routes=[route])
         self.plan: Any = SimpleNamespace(
@@ -133,9 +152,19 @@ class World:
             plan=lambda: self.plan,
             client=client,
             programs=programs,
-            pool=self.pool,
+            arenas=self.arenas,
+            count=arenas,
             start=start,
         )
+
+    def replicas(self) -> list[Replica]:
+        """As the machine knows them."""
+        return self.source.runner.machine.shelf.all()
+
+    def of(self, id_: str) -> Replica:
+        """The replica that this publish filled last."""
+        (replica,) = self.source.runner.machine.shelf.owned(id_)
+        return replica
 
     async def _program(self, digest: str) -> Any:
         await asyncio.sleep(0)
@@ -173,20 +202,23 @@ class World:
 
     def fill(self, id_: str, digests: bool = True) -> None:
         """All buckets at once."""
-        slot = self.source._publishes[id_].slots[PROGRAM.digest]
-        offsets = tuple(bucket.offset for bucket in slot.buckets)
+        part = self.source.publishes.find(id_).parts[PROGRAM.digest]
+        offsets = tuple(bucket.offset for bucket in part.buckets or ())
         told = (D,) * len(offsets) if digests else ()
         self.source.filled(id_, local.Filled(program=PROGRAM.digest, offsets=offsets, digests=told))
 
-    def order(self, number: int, sync: str = "s") -> SyncOrder:
-        """Write that version to one target."""
-        region = Region(session="t:1", address=0, nbytes=PROGRAM.layout.nbytes)
-        route = PlannedRoute(
-            engine="e", target="t", rank=0, address="target", program=PROGRAM.digest, layout=D, grant=D, region=region
-        )
+    def order(self, number: int, sync: str = "s", targets: tuple[str, ...] = ("t",), term: int = 1) -> SyncOrder:
+        """Write that version to some targets."""
+        routes = tuple(
+            PlannedRoute(
+                engine="e", target=target, rank=0, address="target", program=PROGRAM.digest, layout=D, grant=D,
+                region=Region(session=f"{target}:1", address=0, nbytes=PROGRAM.layout.nbytes),
+            )
+            for target in targets
+        )  # fmt: skip
         return SyncOrder(
-            sync=sync, term=1, lineage=LINEAGE, number=number, bucket_size=4096, deadline_seconds=30.0,
-            stall_seconds=5.0, programs=(PROGRAM.digest,), routes=(route,),
+            sync=sync, term=term, lineage=LINEAGE, number=number, bucket_size=4096, deadline_seconds=30.0,
+            stall_seconds=5.0, programs=(PROGRAM.digest,), routes=routes,
         )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def test_a_failure_wedges_no_later_order(world: Run, in_virtual_time: Run, path:
         w.client.answers[path] = raiser(error)
         await w.source.order(w.order(1))
         await asyncio.sleep(5)
-        assert [slot.readers for slot in w.pool.slots()] == [0]
+        assert [len(replica.readers) for replica in w.replicas()] == [0]
         del w.client.answers[path]
         await asyncio.wait_for(w.source.order(w.order(1, "t")), 10)
         await asyncio.sleep(5)
@@ -60,7 +60,7 @@ def test_a_write_that_dies_of_anything_ends_its_route_and_the_worker(world: Run,
         assert [(end.verified, end.reason) for end in w.client.paths("/v1/routes")] == [(False, "SourceFailed")]
         assert not any(receipt.last for receipt in w.client.paths("/v1/receipts"))
         assert w.workers[0].dead.done()
-        assert [slot.readers for slot in w.pool.slots()] == [0]
+        assert [len(replica.readers) for replica in w.replicas()] == [0]
         await w.source.order(w.order(1, "t"))
         await asyncio.sleep(5)
         assert w.client.paths("/v1/routes")[-1].verified
@@ -112,7 +112,8 @@ def test_an_order_of_a_broken_version_is_refused(world: Run, in_virtual_time: Ru
     async def main() -> None:
         w = world()
         id_ = await w.publish(1)
-        w.source._publishes[id_].trouble = ("Wrong", "a tensor lacks")
+        await asyncio.sleep(2)
+        await w.source.failed(id_, local.PublishFailure(reason="Wrong", message="a tensor lacks"))
         with pytest.raises(Refused, match="never will: a tensor lacks"):
             await w.source.order(w.order(1))
         await w.source.close()

@@ -10,6 +10,7 @@ from weightsync.errors import PeerError, Refused
 from weightsync.version import Version
 from weightsync.wire import local
 from weightsync.wire.v1 import OrderEnd
+from weightsync_agent.protocol.replica import ReplicaState
 
 Run = Callable[..., Any]
 OTHER = "b" * 16
@@ -76,7 +77,7 @@ def test_a_begin_that_waits_while_its_trainer_dies_takes_nothing(world: Run, in_
         with pytest.raises(Refused) as refused:
             await asyncio.wait_for(waiting, 10)
         assert refused.value.reason == "TrainerRestarted"
-        assert all(slot.free for slot in w.pool.slots())
+        assert all(replica.free for replica in w.replicas())
         await w.source.close()
 
     in_virtual_time(main())
@@ -88,12 +89,11 @@ def test_a_copied_version_keeps_its_arena_until_its_outcome(world: Run, in_virtu
     async def main() -> None:
         w = world()
         first, second = await w.publish(1), await w.publish(2)
-        slots = [w.source._publishes[id_].slots for id_ in (first, second)]
+        held = [w.of(id_) for id_ in (first, second)]
         third = asyncio.create_task(w.begin(3))
         await asyncio.sleep(5)
         assert not third.done()
-        names = [[slot.name for slot in each.values()] for each in slots]
-        assert names == [["1111111111111111.1"], ["1111111111111111.2"]]
+        assert [replica.name for replica in held] == ["1111111111111111.1", "1111111111111111.2"]
         w.client.ended.set()
         await asyncio.wait_for(third, 10)
         await w.source.close()
@@ -120,14 +120,13 @@ def test_a_late_answer_names_no_arena_of_another_publish(world: Run, in_virtual_
         w = world(arenas=1)
         w.client.slow[1] = 3.0
         first = await w.source.begin(w.request(1))
-        publish = w.source._publishes[first.id]
-        slot = publish.slots[w.pool.slots()[0].program.digest]
+        (replica,) = w.replicas()
         await w.source.failed(first.id, local.PublishFailure(reason="Wrong", message="m"))
         second = await w.source.begin(w.request(2))
         await w.source.failed(first.id, local.PublishFailure(reason="Wrong", message="m"))
-        assert (slot.owner, slot.filling) == (second.id, True)
+        assert (replica.owner, replica.state) == (second.id, ReplicaState.FILLING)
         await asyncio.sleep(5)
-        assert slot.name == "1111111111111111.2"
+        assert replica.name == "1111111111111111.2"
         await w.source.close()
 
     in_virtual_time(main())
@@ -144,7 +143,7 @@ def test_the_end_of_an_order_seals_the_arena_of_that_version(world: Run, in_virt
         version = Version(lineage="1" * 16, number=1, root="0" * 64)
         await w.source.end(OrderEnd(sync="s", term=1, writer=w.source.writer, version=version))
         assert [end.verified for end in w.client.paths("/v1/routes")] == [True]
-        assert [(slot.name, slot.sealed, slot.readers) for slot in w.pool.slots()] == [(version.name, True, 0)]
+        assert [(r.name, r.state, len(r.readers)) for r in w.replicas()] == [(version.name, ReplicaState.SEALED, 0)]
         await w.source.close()
 
     in_virtual_time(main())
