@@ -18,8 +18,9 @@ from rl.policy import CONFIG, first_state
 from rl.sampling import probe_question
 from rl.task import Task
 from rl.versions import Versions
+from tools.world.pod import Pod
 from tools.world.processes import Child
-from tools.world.world import Pod, World
+from tools.world.world import World
 from weightsync import Publisher, names
 
 pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -14,7 +14,8 @@ import torch
 
 from reference.checkpoint import initial_state, write_checkpoint
 from reference.config import ModelConfig
-from tools.world.world import Pod, World
+from tools.world.pod import Pod
+from tools.world.world import World
 from weightsync import Publisher
 from weightsync_agent.transfer.probe import probe
 

@@ -15,6 +15,8 @@ class Victim(Enum):
     SOURCE_WORKER = "a source's transfer worker"
     COORDINATOR = "the coordinator's agent"
     TRAINER = "a trainer's rank"
+    OPERATOR = "the operator"
+    API_SERVER = "the API server"
 
     @property
     def of_engine(self) -> bool:
@@ -55,6 +57,7 @@ class Setting(Enum):
     BARRIER = "Barrier"
     ROLLING = "Rolling"
     PODS = "pods with a network of their own"  # and volumes of a limited size; as root
+    CLUSTER = "planned by an operator"  # on a real API server, without a node
 
 
 class Scenario(Enum):
@@ -69,6 +72,8 @@ class Scenario(Enum):
     CORRUPT = "corrupt"
     REPLACED = "replaced"
     COPIED = "copied"
+    CONTROL_PLANE = "control_plane"
+    RESTART_ALONE = "restart_alone"
 
 
 @dataclass(frozen=True)
@@ -220,6 +225,37 @@ def pods() -> Iterator[Case]:
     yield Case("a joining engine's memory volume is too small", Scenario.SMALL_VOLUME, Setting.PODS)
 
 
+def control_plane() -> Iterator[Case]:
+    """Operator and API server: a sync needs neither."""
+    for victim, kinds in ((Victim.OPERATOR, (Kind.KILL,)), (Victim.API_SERVER, (Kind.KILL, Kind.STOP))):
+        for kind in kinds:
+            for phase, place in (
+                (Phase.HANDSHAKE, Place.COORDINATOR),
+                (Phase.WRITING, Place.TARGET),
+                (Phase.DECIDED, Place.COORDINATOR),
+                (Phase.APPLYING, Place.TARGET),
+            ):
+                yield Case(
+                    f"{victim.value} is {kind.value} {phase.value}",
+                    Scenario.CONTROL_PLANE,
+                    Setting.CLUSTER,
+                    victim,
+                    kind,
+                    phase,
+                    place,
+                )
+    for phase in (Phase.APPLYING, Phase.COMMITTED):
+        yield Case(
+            f"the engine's agent is killed {phase.value}, and the API server is not there for its restart",
+            Scenario.RESTART_ALONE,
+            Setting.CLUSTER,
+            Victim.TARGET_AGENT,
+            Kind.KILL,
+            phase,
+            wire_free=True,
+        )
+
+
 def table() -> list[Case]:
     """All, in the order in which they run: those that share a world stand together."""
-    return [*processes(), *specials(), *rolling(), *pods()]
+    return [*processes(), *specials(), *rolling(), *pods(), *control_plane()]

@@ -46,8 +46,7 @@ def measures(trials: Sequence[Trial], baselines: Mapping[Setting, Sequence[float
         how = "from the agent's first log line after the fault to every live engine current"
         found.append(_measure("heal, maximum", max(healed), "s", HEAL, how))
         found.append(_measure("heal, median", median(healed), "s", None, how))
-    for setting, baseline in baselines.items():
-        found += _commits(setting, [trial for trial in trials if trial.case.setting is setting], baseline, stall)
+    found += _commits(trials, baselines, stall)
     free = [trial.heal_bytes for trial in trials if trial.case.wire_free and trial.healed]
     if free:
         found.append(_bound("bytes to heal after an apply was cut off", sum(free), "agents struck while applying"))
@@ -58,19 +57,32 @@ def measures(trials: Sequence[Trial], baselines: Mapping[Setting, Sequence[float
     return found
 
 
-def _commits(setting: Setting, trials: Sequence[Trial], baseline: Sequence[float], stall: float) -> list[Measure]:
-    """Engines beside a struck one against publishes that nothing disturbed, in the same setting."""
-    clean = [*baseline, *(at for trial in trials for at in trial.clean)]
-    others = [at for trial in trials for at in trial.others]
-    if not others or not clean:
-        return []
-    how = f"{setting.value}; {len(others)} commits beside a struck engine, {len(clean)} clean ones; publish to commit"
-    name, ratio, excess = f"({setting.name.lower()})", median(others) / median(clean), max(others) - max(clean)
+def _commits(trials: Sequence[Trial], baselines: Mapping[Setting, Sequence[float]], stall: float) -> list[Measure]:
+    """Engines beside a struck one against publishes that nothing disturbed, each in its own setting."""
+    ratios: list[float] = []
+    excess: list[float] = []
+    told: list[Measure] = []
+    for setting, baseline in baselines.items():
+        here = [trial for trial in trials if trial.case.setting is setting]
+        clean = [*baseline, *(at for trial in here for at in trial.clean)]
+        others = [at for trial in here for at in trial.others]
+        if others and clean:
+            ratios += [at / median(clean) for at in others]
+            excess.append(max(others) - max(clean))
+        if clean:
+            how = f"{setting.value}; {len(clean)} commits, publish to commit"
+            name = setting.name.lower()
+            told.append(_measure(f"undisturbed commit, median ({name})", median(clean), "s", None, how))
+            told.append(_measure(f"undisturbed commit, maximum ({name})", max(clean), "s", None, how))
+    if not ratios:
+        return told
+    how = f"{len(ratios)} commits of engines beside a struck one, against undisturbed ones of the same setting"
     return [
-        _measure(f"others' median over undisturbed {name}", ratio, "1", MEDIAN, how),
-        _measure(f"others' maximum less undisturbed {name}", excess, "s", stall, how),
-        _measure(f"undisturbed commit, median {name}", median(clean), "s", None, how),
-        _measure(f"undisturbed commit, maximum {name}", max(clean), "s", None, how),
+        _measure("others' commit over undisturbed, median", median(ratios), "1", MEDIAN, how),
+        _measure(
+            "others' maximum less undisturbed maximum", max(excess), "s", stall, f"largest of all settings; {how}"
+        ),
+        *told,
     ]
 
 

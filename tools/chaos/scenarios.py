@@ -8,15 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from tools.chaos.cases import Case, Scenario
+from tools.chaos.cases import Case, Kind, Scenario, Victim
 from tools.chaos.model import NBYTES
 from tools.chaos.running import Trial, begin, clean_publish, commit_times, ended, heal, letting_go, run_process
 from tools.chaos.site import DEADLINE, STALL, STRUCK, Site, now, sent
 from tools.chaos.striking import workers
 from tools.chaos.traffic import until
+from tools.world.cluster import ApiServer
 from tools.world.processes import Child, WorldError
 
 MANY = 12  # publishes of which the time until copied is compared
+AWAY = 3  # publishes without operator or API server
 SMALL = 4 << 20  # bytes of a volume that holds no replica
 ENOUGH = 64 << 20
 JOIN_SECONDS = 40.0
@@ -200,6 +202,48 @@ def copied(site: Site, case: Case) -> Trial:
     return trial
 
 
+def control_plane(site: Site, case: Case) -> Trial:
+    """Operator or API server is away for three publishes: every engine is served by each of them."""
+    trial = Trial(case)
+    if site.cluster is None or case.phase is None:
+        raise ValueError(f"{case.id}: needs a cluster and a phase")
+    api_server = ApiServer(site.cluster.cluster)
+    victim = site.cluster.operator if case.victim is Victim.OPERATOR else api_server
+    number, since, hold = begin(site, case, case.phase)
+    with letting_go(site, hold):
+        victim.kill(signal.SIGKILL if case.kind is Kind.KILL else signal.SIGSTOP)
+    try:
+        ended(site, trial, number, since, hold)
+        for _ in range(AWAY - 1):
+            since = now()
+            number = site.publish()
+            trial.outcomes |= {name: what for name, what in site.outcome(number).items() if what != "Current"}
+            trial.others += commit_times(site, since, 0.0, but=STRUCK)
+    finally:
+        if case.kind is Kind.KILL:
+            victim.start()
+        else:
+            api_server.kill(signal.SIGCONT)
+    trial.written = site.written()
+    heal(site, trial, number, STRUCK, now())
+    hurt = {name: what for name, what in trial.outcomes.items() if what != "Current"}
+    if hurt:
+        trial.problem = trial.problem or f"not every engine was served: {hurt}"
+    return trial
+
+
+def restart_alone(site: Site, case: Case) -> Trial:
+    """An agent that restarts while the API server is away brings its engine back from journal and arena."""
+    if site.cluster is None:
+        raise ValueError(f"{case.id}: needs a cluster")
+    api_server = ApiServer(site.cluster.cluster)
+    api_server.kill()
+    try:
+        return run_process(site, case)
+    finally:
+        api_server.start()
+
+
 def send(children: list[Child], pids: list[int], number: int) -> None:
     """A signal to all processes of a pod."""
     for child in children:
@@ -218,4 +262,6 @@ SCENARIOS: dict[Scenario, Callable[[Site, Case], Trial]] = {
     Scenario.CORRUPT: corrupt,
     Scenario.REPLACED: replaced,
     Scenario.COPIED: copied,
+    Scenario.CONTROL_PLANE: control_plane,
+    Scenario.RESTART_ALONE: restart_alone,
 }

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tempfile
 import time
 import urllib.request
 from contextlib import ExitStack
@@ -16,9 +17,12 @@ from tools.chaos.ledger import Ledger
 from tools.chaos.model import CONFIG, RANKS, weights
 from tools.chaos.records import Line, Records
 from tools.chaos.traffic import Traffic, until
+from tools.cluster import light
+from tools.world.cluster import ClusterWorld
 from tools.world.network import Network
+from tools.world.pod import Pod
 from tools.world.processes import ROOT, Child, WorldError, python, wait
-from tools.world.world import Pod, World
+from tools.world.world import World
 from weightsync.wire.v1 import AgentStatus
 
 ENGINES = 4
@@ -36,10 +40,17 @@ class Site:
     def __init__(self, setting: Setting = Setting.BARRIER) -> None:
         self._stack = ExitStack()
         self.network = self._stack.enter_context(Network()) if setting is Setting.PODS else None
-        strategy = {"deadlineSeconds": DEADLINE, "type": "Rolling" if setting is Setting.ROLLING else "Barrier"}
+        plan = {
+            "strategy": {"deadlineSeconds": DEADLINE, "type": "Rolling" if setting is Setting.ROLLING else "Barrier"}
+        }
         environment = {"WEIGHTSYNC_STALL_SECONDS": str(STALL)}
+        self.cluster: ClusterWorld | None = None
+        if setting is Setting.CLUSTER:
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weightsync-light-")))
+            light_cluster = self._stack.enter_context(light.running(folder / "cluster"))
+            self.cluster = ClusterWorld(light_cluster, plan, environment, failpoints=True)
         self.world = self._stack.enter_context(
-            World({"strategy": strategy}, environment, network=self.network, failpoints=True)
+            self.cluster or World(plan, environment, network=self.network, failpoints=True)
         )
         self.ledger = Ledger()
         self.engines: dict[str, Pod] = {}

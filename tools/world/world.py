@@ -9,7 +9,6 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +16,7 @@ from typing import Any, Self
 import yaml
 
 from tools.world.network import Network
+from tools.world.pod import HOST, Pod
 from tools.world.processes import Child, WorldError, python, wait
 from weightsync import names
 from weightsync.plan import Plan, PlanFile
@@ -26,49 +26,11 @@ from weightsync.wire.v1 import AgentStatus
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where a pod's memory-backed volume lies on this machine
 
 
-HOST = "127.0.0.1"  # of every pod, where pods have no network of their own
-
-
 def free_port() -> int:
     """A port that nobody listens on now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-@dataclass
-class Pod:
-    """One pod: its volume and its processes. uid: what plans and outcomes call it, the name but for a replaced pod.
-
-    host: its address; prefix: the command that puts a process into its network namespace.
-    """
-
-    name: str
-    role: str
-    volume: Path
-    port: int
-    agent: Child
-    engine: Child | None = None
-    engine_port: int = 0
-    environment: dict[str, str] = field(default_factory=dict)
-    uid: str = ""
-    host: str = HOST
-    prefix: tuple[str, ...] = ()
-
-    @property
-    def address(self) -> str:
-        """host:port of the agent."""
-        return f"{self.host}:{self.port}"
-
-    @property
-    def engine_address(self) -> str:
-        """host:port of the engine."""
-        return f"{self.host}:{self.engine_port}"
-
-    @property
-    def children(self) -> list[Child]:
-        """All processes."""
-        return [self.agent, *([self.engine] if self.engine else [])]
 
 
 class World:
@@ -100,7 +62,7 @@ class World:
         self._secret_file.write_text(self.secret)
         self._inventory = self.folder / "inventory.yaml"
         self.plan_file = self.folder / "plan.json"
-        self._planner = Child(
+        self.planner = Child(
             "planner",
             python(
                 "weightsync_cli", "plan", "--inventory", str(self._inventory), "--out", str(self.plan_file),
@@ -162,13 +124,13 @@ class World:
             self._mounted.append(volume)
         here = self._network.join(name) if self._network is not None else None
         host, prefix = (here.address, here.prefix) if here is not None else (HOST, ())
-        port, uid = port or free_port(), uid or name
+        port = port or free_port()
+        uid, identity = self._register(name, role, uid or name)
         settings = {
             "WEIGHTSYNC_ROLE": role,
             "WEIGHTSYNC_DIR": str(volume),
-            "WEIGHTSYNC_UID": uid,
-            "WEIGHTSYNC_PLAN": f"file:{self.plan_file}",
             "WEIGHTSYNC_SECRET_FILE": str(self._secret_file),
+            **identity,
             "WEIGHTSYNC_PORT": str(port),
             "WEIGHTSYNC_BIND": host,
             "POD_IP": host,
@@ -187,6 +149,13 @@ class World:
         agent.start()
         self._write_inventory()
         return pod
+
+    def _register(self, name: str, role: str, uid: str) -> tuple[str, dict[str, str]]:
+        """Make a pod known to whoever plans: its uid, and what its agent's environment says of both."""
+        return uid, {"WEIGHTSYNC_UID": uid, "WEIGHTSYNC_PLAN": f"file:{self.plan_file}"}
+
+    def _forget(self, name: str) -> None:
+        """The pod was deleted."""
 
     def failpoints(self, name: str) -> Path:
         """The folder in which the pod's failpoints are armed."""
@@ -207,6 +176,7 @@ class World:
         pod = self.pods.pop(name)
         for child in pod.children:
             child.kill()
+        self._forget(name)
         self._write_inventory()
         self._unmount(pod.volume)
         shutil.rmtree(pod.volume)
@@ -230,9 +200,9 @@ class World:
 
     def wait_for_plan(self, condition: Callable[[Plan], bool], what: str, seconds: float = 60.0) -> Plan:
         """Until the plan is as wanted; the planner is started by the first call."""
-        if not self._planner.alive:
-            self._planner.start()
-        children = [self._planner, *(child for pod in self.pods.values() for child in pod.children)]
+        if not self.planner.alive:
+            self.planner.start()
+        children = [self.planner, *(child for pod in self.pods.values() for child in pod.children)]
 
         def holds() -> bool:
             plan = self.plan()
@@ -270,7 +240,7 @@ class World:
 
     def keep_plan(self) -> None:
         """The plan stays as it is: the planner ends, and costs nothing while something is measured."""
-        self._planner.stop()
+        self.planner.stop()
 
     def call(self, pod: Pod, path: str, body: dict[str, Any] | None = None, *, seconds: float = 10.0) -> Any:
         """Ask an agent; raises WorldError with its words where it refuses."""
@@ -316,7 +286,7 @@ class World:
 
     def close(self) -> None:
         """End everything, remove the folder."""
-        children = [self._planner, *(child for pod in self.pods.values() for child in pod.children)]
+        children = [self.planner, *(child for pod in self.pods.values() for child in pod.children)]
         for child in children:
             child.stop(seconds=5.0)
         for volume in list(self._mounted):
@@ -330,6 +300,6 @@ class World:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            for child in [self._planner, *(child for pod in self.pods.values() for child in pod.children)]:
+            for child in [self.planner, *(child for pod in self.pods.values() for child in pod.children)]:
                 print(f"--- {child.name}\n{child.tail(40)}")
         self.close()

@@ -12,7 +12,7 @@ def test_ids_are_unique() -> None:
 
 
 def test_every_process_is_killed_and_stopped_at_every_place_that_it_has() -> None:
-    """No cell of victim x phase is forgotten."""
+    """No cell of victim x phase is forgotten; operator and API server have a scenario of their own."""
     found = {(case.victim, case.phase, case.kind) for case in table() if case.scenario is Scenario.PROCESS}
     wanted = {
         (victim, phase, kind)
@@ -20,7 +20,7 @@ def test_every_process_is_killed_and_stopped_at_every_place_that_it_has() -> Non
         for phase in places
         for kind in (Kind.KILL, Kind.STOP)
     }
-    assert set(PLACES) == set(Victim)
+    assert set(PLACES) == set(Victim) - {Victim.OPERATOR, Victim.API_SERVER}
     assert wanted <= found
 
 

@@ -49,10 +49,19 @@ def test_measures_bound_the_other_engines_against_the_undisturbed_ones() -> None
     """Median by ratio, maximum by one stall, each in its own setting."""
     slow = replace(GOOD, others=[2.0, 2.2, 3.5], clean=[1.0])
     found = {measure.name: measure for measure in measures([slow], ALL_FOUR, stall=2.0)}
-    assert found["others' median over undisturbed (barrier)"].value == pytest.approx(2.2)
-    assert not found["others' median over undisturbed (barrier)"].holds
-    assert found["others' maximum less undisturbed (barrier)"].value == pytest.approx(2.3)
-    assert not found["others' maximum less undisturbed (barrier)"].holds
+    assert found["others' commit over undisturbed, median"].value == pytest.approx(2.2)
+    assert not found["others' commit over undisturbed, median"].holds
+    assert found["others' maximum less undisturbed maximum"].value == pytest.approx(2.3)
+    assert not found["others' maximum less undisturbed maximum"].holds
+
+
+def test_each_setting_has_a_baseline_of_its_own() -> None:
+    """What is slow everywhere in one setting is no fault's doing."""
+    pods = replace(GOOD, case=Case("another", setting=Setting.PODS), others=[5.0, 5.0, 5.0])
+    usual = replace(GOOD, others=[1.0, 1.0, 1.2])
+    found = measures([usual, pods], {Setting.BARRIER: [1.0], Setting.PODS: [5.0]}, stall=2.0)
+    assert next(m.value for m in found if m.name == "others' commit over undisturbed, median") == pytest.approx(1.0)
+    assert next(m.value for m in found if m.name.startswith("others' maximum")) == pytest.approx(0.2)
 
 
 def test_measures_count_what_failed() -> None:
