@@ -75,8 +75,11 @@ async def _engine(
     async def allowed(api: Api) -> bool:
         return await initial_gate_allows(api, settings.pod_namespace, await common.own_pod.labels())
 
-    initial_gate = partial(allowed, api) if api is not None else None
-    return EngineAgent(common, adapter, JournalFile.within(settings.directory), initial_gate)
+    journal = JournalFile.within(settings.directory)
+    if api is None:
+        return EngineAgent(common, adapter, journal, None)
+    head = SlicesFeed(api, settings.pod_namespace, settings.uid, common.own_pod.labels).head
+    return EngineAgent(common, adapter, journal, partial(allowed, api), head)
 
 
 async def _trainer(

@@ -22,6 +22,7 @@ from weightsync_agent.engines.base import EngineAdapter
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Journal
 from weightsync_agent.peers.auth import Caller
+from weightsync_agent.peers.heads import Head, Heads
 from weightsync_agent.peers.server import accepts, answers, own
 
 
@@ -34,6 +35,7 @@ class EngineAgent:
         adapter: EngineAdapter,
         journal: StateFile[Journal],
         initial_gate: Callable[[], Awaitable[bool]] | None,
+        head: Callable[[], Awaitable[Head]] | None = None,
     ) -> None:
         self._common = common
         self._programs = Programs(common.volume.layouts, common.client, lambda: None)
@@ -50,25 +52,30 @@ class EngineAgent:
             probe_seconds=common.settings.probe_seconds,
             initial_gate=initial_gate,
         )
+        self._heads = Heads(head, lambda: (self.driver.fence.term, self.driver.fence.coordinator))
 
     def routes(self) -> list[web.RouteDef]:
         """What an engine's agent serves."""
         verifier, driver = self._common.verifier, self.driver
 
-        async def grant(caller: Caller, body: GrantRequest):  # type: ignore[no-untyped-def]
+        async def coordinates(caller: Caller, body: GrantRequest | CommitRequest | Welcome | VoidRequest) -> None:
             own(caller, body.coordinator)
+            await self._heads.check(body.term, body.coordinator)
+
+        async def grant(caller: Caller, body: GrantRequest):  # type: ignore[no-untyped-def]
+            await coordinates(caller, body)
             return await driver.grant(body)
 
         async def commit(caller: Caller, body: CommitRequest):  # type: ignore[no-untyped-def]
-            own(caller, body.coordinator)
+            await coordinates(caller, body)
             return await driver.commit(body)
 
         async def welcome(caller: Caller, body: Welcome) -> Accepted:
-            own(caller, body.coordinator)
+            await coordinates(caller, body)
             return await driver.welcome(body)
 
         async def void(caller: Caller, body: VoidRequest) -> Accepted:
-            own(caller, body.coordinator)
+            await coordinates(caller, body)
             return await driver.void(body)
 
         async def receipts(caller: Caller, body: Receipts):  # type: ignore[no-untyped-def]
