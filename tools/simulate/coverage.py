@@ -1,0 +1,122 @@
+"""Which states, rows and guards of which tables were reached: counted by wrapping Machine.handle, not the machines.
+
+A row is named by machine, state, event and its place; its guard has two sides: it held, or it did not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from weightsync_agent.protocol.table import Machine, Row
+
+if TYPE_CHECKING:
+    from tools.simulate.world import World
+
+Key = tuple[str, str, str, int]
+
+
+class Coverage:
+    """Counts of this process; can be added up."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[Key] = Counter()
+        self.unheld: Counter[Key] = Counter()
+        self.states: Counter[tuple[str, str]] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.schedules = 0
+        self.syncs = 0
+
+    def schedule(self, world: World) -> None:
+        """One has ended well."""
+        self.schedules += 1
+        self.syncs += world.ledger.decided_syncs
+        self.faults.update(world.struck)
+        self.outcomes.update(world.watch.outcomes)
+
+    def add(self, other: Coverage) -> None:
+        """Sum."""
+        for name in ("rows", "unheld", "states", "faults", "outcomes"):
+            getattr(self, name).update(getattr(other, name))
+        self.schedules += other.schedules
+        self.syncs += other.syncs
+
+
+COVERAGE = Coverage()
+
+
+def machines() -> list[type[Machine[Any]]]:
+    """All with a table."""
+    found = [cls for cls in Machine.__subclasses__() if hasattr(cls, "table")]
+    return sorted(found, key=lambda cls: cls.__name__)
+
+
+def rows(cls: type[Machine[Any]]) -> dict[Key, Row]:
+    """Every row of a machine's table."""
+    return {
+        (cls.__name__, state.name, event.__name__, place): row
+        for (state, event), each in cls.table.items()
+        for place, row in enumerate(each)
+    }
+
+
+def states(cls: type[Machine[Any]]) -> set[str]:
+    """All states that its table speaks of."""
+    found = set()
+    for (state, _), each in cls.table.items():
+        found.add(state.name)
+        for row in each:
+            found |= {s.name for s in (row.to, *row.may) if s is not None}
+    return found
+
+
+def install() -> None:
+    """Count from here on."""
+    if getattr(Machine, "counted", False):
+        return
+    original = Machine.handle
+    taken, unheld, reached = COVERAGE.rows, COVERAGE.unheld, COVERAGE.states
+
+    def handle(self: Machine[Any], event: object, now: float) -> list[object]:
+        state, kind, name = self.state, type(event), type(self).__name__
+        each = self.table.get((state, kind), ())
+        if len(each) == 1 and each[0].guard is None:
+            taken[name, state.name, kind.__name__, 0] += 1
+        else:
+            for place, row in enumerate(each):
+                if row.guard is None or row.guard(self, event):
+                    taken[name, state.name, kind.__name__, place] += 1
+                    break
+                unheld[name, state.name, kind.__name__, place] += 1
+        actions = original(self, event, now)
+        reached[name, self.state.name] += 1
+        return actions
+
+    Machine.handle = handle  # type: ignore[method-assign]
+    Machine.counted = True  # type: ignore[attr-defined]
+
+
+def summary(coverage: Coverage) -> list[tuple[str, int, int, int, int, int, int]]:
+    """By machine: states reached and all, rows taken and all, guard sides seen and all."""
+    found = []
+    for cls in machines():
+        name = cls.__name__
+        all_states, all_rows = states(cls), rows(cls)
+        guards = [key for key, row in all_rows.items() if row.guard is not None]
+        sides = sum(key in coverage.rows for key in guards) + sum(key in coverage.unheld for key in guards)
+        found.append((
+            name, sum((name, s) in coverage.states for s in all_states), len(all_states),
+            sum(key in coverage.rows for key in all_rows), len(all_rows), sides, 2 * len(guards),
+        ))  # fmt: skip
+    return found
+
+
+def missed(coverage: Coverage) -> list[str]:
+    """Rows that were never taken, as sentences."""
+    return [
+        f"{key[0]}: {key[1]} + {key[2]} [{key[3]}] {row.name}"
+        for cls in machines()
+        for key, row in rows(cls).items()
+        if key not in coverage.rows
+    ]

@@ -1,0 +1,335 @@
+"""What goes wrong in a schedule. A fault strikes at the n-th event, lasts some virtual seconds, and is undone.
+
+Faults are drawn before the schedule starts, so that any of them can be left out: that is how a failure is shrunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from tools.simulate.network import CALM
+
+if TYPE_CHECKING:
+    from tools.simulate.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """kind: a key of KINDS; at: after so many events; seconds: how long; pick: chooses whom; extra: how."""
+
+    kind: str
+    at: int
+    seconds: float
+    pick: float
+    extra: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} at event {self.at}, {self.seconds:.2f} s, pick {self.pick:.2f}, extra {self.extra:.2f}"
+
+
+WEIGHTS = {
+    "storm": 4,
+    "slow network": 3,
+    "repeats": 3,
+    "cut off": 4,
+    "late bytes": 4,
+    "stall": 5,
+    "first contact held": 3,
+    "write fails": 5,
+    "corruption": 4,
+    "target agent dies": 8,
+    "target agent hangs": 3,
+    "target worker dies": 4,
+    "source agent dies": 7,
+    "source agent hangs": 2,
+    "source worker dies": 4,
+    "engine dies": 6,
+    "engine silent": 5,
+    "engine call fails": 8,
+    "engine call half done": 8,
+    "journal torn": 4,
+    "disk full": 3,
+    "worker start fails": 2,
+    "another coordinator": 5,
+    "stale plans": 4,
+    "operator down": 2,
+    "engine added": 3,
+    "engine removed": 3,
+    "engine replaced": 3,
+    "trainer dies": 4,
+    "rank restarts": 2,
+    "bad input": 3,
+}
+
+
+Strike = Callable[["World", Fault], None]
+
+
+def draw(rng: Random, window: int) -> list[Fault]:
+    """One to five faults in the first ``window`` events."""
+    kinds = list(WEIGHTS)
+    count = rng.choice((1, 1, 2, 2, 3, 4, 5))
+    chosen = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=count)
+    return sorted(
+        (
+            Fault(kind, rng.randrange(5, window), 0.1 + 2.5 * rng.random() ** 2, rng.random(), rng.random())
+            for kind in chosen
+        ),
+        key=lambda fault: fault.at,
+    )
+
+
+def strike(world: World, fault: Fault) -> None:
+    """Do it, and arrange for its end."""
+    world.loop.note("fault", fault.kind, f"for {fault.seconds:.2f} s")
+    world.struck.append(fault.kind)
+    KINDS[fault.kind](world, fault)
+
+
+def _until(world: World, fault: Fault, undo: Callable[[], object]) -> None:
+    world.faulty += 1
+
+    def end() -> None:
+        world.faulty -= 1
+        world.last_fault = world.loop.now
+        undo()
+
+    world.loop.at(fault.seconds, end)
+
+
+def _weather(**change: float) -> Strike:
+    def strike_(world: World, fault: Fault) -> None:
+        net = world.network
+        net.weather = replace(net.weather, **change)
+        _until(world, fault, lambda: setattr(net, "weather", CALM))
+
+    return strike_
+
+
+def _cut_off(world: World, fault: Fault) -> None:
+    addresses = sorted(world.network.hosts)
+    one = addresses[int(fault.pick * len(addresses))]
+    other = "*" if fault.extra < 0.4 else addresses[int(fault.extra * len(addresses))]
+    if one == other:
+        other = "*"
+    pair = frozenset((one, other))
+    world.network.cut.add(pair)
+    _until(world, fault, lambda: world.network.cut.discard(pair))
+
+
+def _late_bytes(world: World, fault: Fault) -> None:
+    world.wires.late = 0.5
+    _until(world, fault, lambda: setattr(world.wires, "late", 0.0))
+
+
+def _stall(world: World, fault: Fault) -> None:
+    """Nothing lands for a while: longer than the stall timeout, more often than not."""
+    sessions = sorted(s for s, worker in world.wires.sessions.items() if worker.arena is not None)
+    if not sessions:
+        return
+    session = sessions[int(fault.pick * len(sessions))]
+    seconds = 0.3 + 2 * fault.seconds
+    world.wires.stalls[session] = world.loop.now + seconds
+    _until(world, replace(fault, seconds=seconds), lambda: world.wires.stalls.pop(session, None))
+
+
+def _held(world: World, fault: Fault) -> None:
+    """A worker that meets that peer for the first time takes no other write meanwhile."""
+    sessions = sorted(s for s, worker in world.wires.sessions.items() if worker.arena is not None)
+    if sessions:
+        session = sessions[int(fault.pick * len(sessions))]
+        world.wires.held[session] = world.loop.now + 2 * fault.seconds
+        _until(world, replace(fault, seconds=2 * fault.seconds), lambda: world.wires.held.pop(session, None))
+
+
+def _write_fails(world: World, fault: Fault) -> None:
+    world.wires.fail += 1 + int(2 * fault.extra)
+    _until(world, fault, lambda: setattr(world.wires, "fail", 0))
+
+
+def _corruption(world: World, fault: Fault) -> None:
+    world.wires.corrupt += 1 + int(7 * fault.extra * fault.extra)
+    _until(world, fault, lambda: setattr(world.wires, "corrupt", 0))
+
+
+def _target_dies(world: World, fault: Fault) -> None:
+    pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
+    pod.crash_agent(torn=fault.extra < 0.3)
+    _until(world, fault, pod.start_agent)
+
+
+def _target_hangs(world: World, fault: Fault) -> None:
+    pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
+    world.freeze(pod.agent.life, 0.3 + 2 * fault.seconds)
+    _until(world, replace(fault, seconds=0.3 + 2 * fault.seconds), lambda: None)
+
+
+def _target_worker(world: World, fault: Fault) -> None:
+    pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
+    for target in list(pod.agent.targets.values())[:1]:
+        if target.worker is not None:
+            target.worker.kill()
+    _until(world, fault, lambda: None)
+
+
+def _source_dies(world: World, fault: Fault) -> None:
+    pod = world.source_pods[int(fault.pick * len(world.source_pods))]
+    pod.crash_agent()
+    _until(world, fault, pod.start_agent)
+
+
+def _source_hangs(world: World, fault: Fault) -> None:
+    pod = world.source_pods[int(fault.pick * len(world.source_pods))]
+    world.freeze(pod.agent.life, 0.3 + 2 * fault.seconds)
+    _until(world, replace(fault, seconds=0.3 + 2 * fault.seconds), lambda: None)
+
+
+def _source_worker(world: World, fault: Fault) -> None:
+    pod = world.source_pods[int(fault.pick * len(world.source_pods))]
+    pod.agent.kill_worker(fault.extra)
+    _until(world, fault, lambda: None)
+
+
+def _engine_dies(world: World, fault: Fault) -> None:
+    pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
+    if not pod.engine.alive:
+        return
+    pod.engine.end_life()
+    # No engine starts faster than two looks of its agent.
+    _until(world, replace(fault, seconds=3.5 + fault.seconds), pod.engine.begin_life)
+
+
+def _engine_silent(world: World, fault: Fault) -> None:
+    engine = world.engine_pods[int(fault.pick * len(world.engine_pods))].engine
+    engine.silent_until = max(engine.silent_until, world.loop.now + 2 * fault.seconds)
+    _until(world, replace(fault, seconds=2 * fault.seconds), lambda: None)
+
+
+STEPS = ("", "", "pause", "set_version", "begin", "apply", "apply", "end", "flush", "resume", "resume")
+
+
+def _call_fails(*, effect: bool) -> Strike:
+    def strike_(world: World, fault: Fault) -> None:
+        engine = world.engine_pods[int(fault.pick * len(world.engine_pods))].engine
+        engine.fail_calls.append((STEPS[int(fault.extra * len(STEPS))], effect))
+        _until(world, fault, engine.fail_calls.clear)
+
+    return strike_
+
+
+def _journal_torn(world: World, fault: Fault) -> None:
+    pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
+    pod.crash_agent(torn=True)
+    pod.volume.torn = True
+    _until(world, fault, pod.start_agent)
+
+
+def _chance(name: str, chance: float) -> Strike:
+    def strike_(world: World, fault: Fault) -> None:
+        world.chances[name] = chance
+        _until(world, fault, lambda: world.chances.pop(name, None))
+
+    return strike_
+
+
+def _another_coordinator(world: World, fault: Fault) -> None:
+    """The old one goes on, and does not know for a while."""
+    plan = world.planner.plan
+    if plan is None or len(world.source_pods) < 2:
+        world.rotate(fault)
+        return
+    world.planner.shun(plan.coordinator)
+    if fault.extra < 0.7:
+        for pod in world.source_pods:
+            if pod.uid == plan.coordinator:
+                pod.deaf_until = world.loop.now + 2 * fault.seconds
+
+    def end() -> None:
+        world.planner.shunned = set()
+        for pod in world.source_pods:
+            pod.planned()
+
+    _until(world, replace(fault, seconds=2 * fault.seconds), end)
+
+
+def _stale_plans(world: World, fault: Fault) -> None:
+    world.planner.spread = 1.0
+
+    def end() -> None:
+        world.planner.spread = 0.05
+
+    _until(world, fault, end)
+
+
+def _operator_down(world: World, fault: Fault) -> None:
+    world.planner.down_until = world.loop.now + fault.seconds
+    _until(world, fault, lambda: None)
+
+
+def _trainer_dies(world: World, fault: Fault) -> None:
+    if not world.trainer.number or not world.trainer.life.alive:
+        return
+    world.trainer.crash()
+    _until(world, fault, world.trainer.start)
+
+
+def _rank_restarts(world: World, fault: Fault) -> None:
+    ranks = world.trainer.ranks
+    world.trainer.restart_rank(ranks[int(fault.pick * len(ranks))])
+    _until(world, fault, lambda: None)
+
+
+def _engine_added(world: World, fault: Fault) -> None:
+    world.add_engine()
+    _until(world, fault, lambda: None)
+
+
+def _engine_removed(world: World, fault: Fault) -> None:
+    if len(world.engine_pods) > 1:
+        world.remove_engine(world.engine_pods[int(fault.pick * len(world.engine_pods))])
+    _until(world, fault, lambda: None)
+
+
+def _engine_replaced(world: World, fault: Fault) -> None:
+    pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
+    world.remove_engine(pod)
+    world.loop.at(0.05, world.add_engine, pod.address)
+    _until(world, fault, lambda: None)
+
+
+KINDS: dict[str, Strike] = {
+    "storm": _weather(loss=0.25, late=0.2, slow=1.5),
+    "slow network": _weather(late=0.5, slow=1.6),
+    "repeats": _weather(twice=0.4, late=0.3, slow=0.6),
+    "cut off": _cut_off,
+    "late bytes": _late_bytes,
+    "stall": _stall,
+    "first contact held": _held,
+    "write fails": _write_fails,
+    "corruption": _corruption,
+    "target agent dies": _target_dies,
+    "target agent hangs": _target_hangs,
+    "target worker dies": _target_worker,
+    "source agent dies": _source_dies,
+    "source agent hangs": _source_hangs,
+    "source worker dies": _source_worker,
+    "engine dies": _engine_dies,
+    "engine silent": _engine_silent,
+    "engine call fails": _call_fails(effect=False),
+    "engine call half done": _call_fails(effect=True),
+    "journal torn": _journal_torn,
+    "disk full": _chance("disk full", 0.6),
+    "worker start fails": _chance("worker start fails", 0.7),
+    "another coordinator": _another_coordinator,
+    "stale plans": _stale_plans,
+    "operator down": _operator_down,
+    "engine added": _engine_added,
+    "engine removed": _engine_removed,
+    "engine replaced": _engine_replaced,
+    "trainer dies": _trainer_dies,
+    "rank restarts": _rank_restarts,
+    "bad input": _chance("bad input", 0.5),
+}

@@ -1,0 +1,204 @@
+"""The invariants, one function each: they raise Violation, and are called where the thing that they speak of changes.
+
+Each looks only at what the event touched. Number 0 is for a machine that raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tools.simulate.memory import Content
+from weightsync.arena import ArenaState
+from weightsync_agent.journal.records import JournalState
+
+if TYPE_CHECKING:
+    from tools.simulate.memory import ArenaFile
+    from tools.simulate.serving import Serving
+    from tools.simulate.transfer import Piece
+    from weightsync_agent.journal.records import Journal
+
+SENTENCES = {
+    0: "no machine meets an event that it cannot take",
+    1: "an engine that can answer holds on all ranks the bytes of exactly one version, and its label says which",
+    2: "before the first byte into engine memory it is paused and journalled",
+    3: "quiet before verified",
+    4: "no late byte lands in a region between verified and the next grant",
+    5: "no address range is granted twice while a grant is open",
+    6: "no byte of a bucket changes between filled and all its submits terminal",
+    7: "applied only if every bucket of every rank is verified against the root, in this grant",
+    8: "after term t nothing of an earlier one has effect; one coordinator per term",
+    9: "one root per lineage and number; an engine's number never falls within a lineage",
+    10: "once one engine committed, nobody aborts; under Barrier nobody commits before all are staged or excluded",
+    11: "an outcome Current is true; each engine of the snapshot gets one outcome in time",
+    12: "with two arenas copied() does not depend on targets, but for the decision before",
+    13: "an engine's commit time does not depend on another's faults (under Barrier: beyond the deadline)",
+    14: "each byte has one owning stage",
+    15: "when faults cease every live engine becomes current, none stays paused, lag is at most one version",
+}
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+    def __init__(self, number: int, detail: str) -> None:
+        super().__init__(f"invariant {number} ({SENTENCES[number]}): {detail}")
+        self.number = number
+        self.detail = detail
+
+
+def whole(engine: Serving, steps: Mapping[str, int]) -> None:
+    """1."""
+    if not engine.answers:
+        return
+    first = engine.memory[0][0]
+    step = first[0]
+    for rank, row in enumerate(engine.memory):
+        for content in row:
+            if content != first or content[-1] != step:
+                raise Violation(1, f"{engine.name} answers, and rank {rank} holds {row} beside {first}")
+    if steps.get(engine.name_shown) != step:
+        raise Violation(1, f"{engine.name} answers from step {step} and calls it {engine.name_shown}")
+    if engine.cached not in {None, step} and not engine.in_place:
+        raise Violation(1, f"{engine.name} answers from step {step} with a cache of step {engine.cached}")
+
+
+def torn_first(engine: Serving, journal: Journal | None, version: str, *, unreadable: bool = False) -> None:
+    """2. journal: the record on disk, None where it is missing or torn; an unreadable one means torn."""
+    if not engine.paused:
+        raise Violation(2, f"{engine.name} is written to and not paused")
+    if unreadable:
+        return
+    if journal is None or journal.state is not JournalState.TORN or journal.version.name != version:
+        found = f"{journal.state.value} {journal.version.name}" if journal else "nothing"
+        raise Violation(2, f"{engine.name} is written to with {version}, and its journal says {found}")
+
+
+def quiet_before_verified(where: str, bucket: int, flying: Iterable[Piece]) -> None:
+    """3."""
+    for piece in flying:
+        if piece.bucket == bucket:
+            raise Violation(3, f"{where}: bucket {bucket} is verified while a piece of {piece.writer} is on its way")
+
+
+def no_late_byte(where: str, state: ArenaState, verified: bool, bucket: int, writer: str) -> None:
+    """4. state: the arena's, as its header says."""
+    if state is not ArenaState.FILLING:
+        raise Violation(4, f"{where}: a byte of {writer} lands in bucket {bucket} of an arena that is {state.name}")
+    if verified:
+        raise Violation(4, f"{where}: a byte of {writer} lands in bucket {bucket}, which is verified")
+
+
+def granted_once(where: str, grant: str, flying: Sequence[Piece]) -> None:
+    """5, at a grant."""
+    for piece in flying:
+        raise Violation(
+            5, f"{where}: granted as {grant[-6:]} while {piece.writer} writes under {piece.call.grant[-6:]}"
+        )
+
+
+def landed_in_grant(where: str, current: str, grant: str, writer: str) -> None:
+    """5, when a piece lands."""
+    if current != grant:
+        raise Violation(5, f"{where}: a byte of {writer} under {grant[-6:]} lands in grant {current[-6:]}")
+
+
+def unchanged_on_the_wire(arena: ArenaFile, bucket: int) -> None:
+    """6."""
+    if arena.outstanding[bucket]:
+        raise Violation(
+            6, f"{arena.name}: bucket {bucket} is filled anew while {arena.outstanding[bucket]} submits read"
+        )
+
+
+def verified_before_applied(where: str, content: Sequence[Content], step: int | None, lacking: int) -> None:
+    """7. step: the version's; lacking: buckets that this side has not verified in the grant."""
+    for bucket, found in enumerate(content):
+        if any(piece != step for piece in found):
+            raise Violation(7, f"{where}: bucket {bucket} holds {found} and is applied as step {step}")
+    if lacking:
+        raise Violation(7, f"{where}: {lacking} buckets are applied that were not verified in this grant")
+
+
+def term_holds(where: str, what: str, term: int, highest: int) -> None:
+    """8."""
+    if term < highest:
+        raise Violation(8, f"{where}: {what} of term {term} after term {highest}")
+
+
+def one_coordinator(term: int, coordinator: str, known: str) -> None:
+    """8."""
+    if coordinator != known:
+        raise Violation(8, f"term {term} is used by {coordinator} and by {known}")
+
+
+def one_root(name: str, root: str, known: str) -> None:
+    """9."""
+    if root != known:
+        raise Violation(9, f"{name} is decided as {root[:8]} and was {known[:8]}")
+
+
+def never_falls(where: str, name: str, number: int, highest: int) -> None:
+    """9."""
+    if number < highest:
+        raise Violation(9, f"{where} serves {name} after number {highest} of that lineage")
+
+
+def decided_first(name: str, durable: str) -> None:
+    """10. durable: the version in the decision's file of the coordinator that sends the commit."""
+    if name != durable:
+        raise Violation(10, f"{name} is committed while the decision on disk is {durable or 'none'}")
+
+
+def all_staged(name: str, unready: Sequence[str]) -> None:
+    """10. unready: members that are neither staged nor excluded."""
+    if unready:
+        raise Violation(10, f"{name} is committed while {', '.join(unready)} are not staged")
+
+
+def not_aborted(name: str, committed: bool, reason: str) -> None:
+    """10."""
+    if committed:
+        raise Violation(10, f"{name} was committed by an engine and is aborted: {reason}")
+
+
+def honest(engine: str, name: str, served: bool) -> None:
+    """11."""
+    if not served:
+        raise Violation(11, f"{engine} is said to be current with {name}, and never answered from it in that life")
+
+
+def one_outcome_each(name: str, snapshot: Sequence[str], told: Sequence[str]) -> None:
+    """11."""
+    if sorted(snapshot) != sorted(told):
+        raise Violation(11, f"{name}: outcomes of {sorted(told)} for engines {sorted(snapshot)}")
+
+
+def in_time(name: str, seconds: float, limit: float) -> None:
+    """11."""
+    if seconds > limit:
+        raise Violation(11, f"{name}: its outcome came after {seconds:.1f} s, {limit:.1f} s allowed")
+
+
+def copied_alone(what: str, waited: float, limit: float) -> None:
+    """12."""
+    if waited > limit:
+        raise Violation(12, f"{what} waited {waited:.2f} s for an arena, {limit:.2f} s allowed")
+
+
+def commits_by(name: str, seconds: float, limit: float) -> None:
+    """13."""
+    if seconds > limit:
+        raise Violation(13, f"{name}: the first commit was sent after {seconds:.1f} s, {limit:.1f} s allowed")
+
+
+def one_stage(where: str, bucket: int, stage: int, owner: int) -> None:
+    """14."""
+    if stage != owner:
+        raise Violation(14, f"{where}: stage {stage} writes bucket {bucket}, which stage {owner} owns")
+
+
+def healed(lacks: Sequence[str], seconds: float) -> None:
+    """15."""
+    if lacks:
+        raise Violation(15, f"{seconds:.0f} s after the last fault: {'; '.join(lacks)}")

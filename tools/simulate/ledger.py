@@ -1,0 +1,146 @@
+"""What is true in the world, whatever the machines believe; calls the invariants where something changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tools.simulate import invariants as i
+from tools.simulate.clock import Loop
+from tools.simulate.memory import SIZE, ArenaFile, number_of
+from weightsync.version import Version, version_name
+from weightsync_agent.journal.records import BASE
+from weightsync_agent.protocol.gather import Gathered
+
+if TYPE_CHECKING:
+    from tools.simulate.rank_target import RankTarget
+    from tools.simulate.serving import Serving
+    from tools.simulate.transfer import Piece, Worker
+
+BASE_NAME = "default"
+
+
+class Ledger:
+    """steps: what each version's name really is. All else is by pod or by version name."""
+
+    def __init__(self, loop: Loop, owners: Sequence[int]) -> None:
+        self.loop = loop
+        self.owners = owners  # by bucket: the stage that owns it
+        self.stages: dict[str, int] = {}  # by writer key
+        self.steps: dict[str, int] = {BASE_NAME: 0, BASE.name: 0}
+        self.roots: dict[str, str] = {}
+        self.committed: set[str] = set()
+        self.terms: dict[int, str] = {}
+        self.highest_term: dict[str, int] = {}
+        self.highest: dict[tuple[str, str], int] = {}
+        self.served: dict[str, set[str]] = {}  # incarnation of an engine -> names that it answered from
+        self.receivers: dict[str, RankTarget] = {}  # session -> who receives there
+        self.flying: dict[str, list[Piece]] = {}
+        self.decided_syncs = 0
+        self.currents = 0
+
+    # --- engines ---
+
+    def engine_begins(self, engine: Serving) -> None:
+        """A new life of its process."""
+        self.served[f"{engine.name}/{engine.incarnation}"] = set()
+
+    def engine_changed(self, engine: Serving) -> None:
+        """A control call, or a copy, had its effect."""
+        i.whole(engine, self.steps)
+        if not engine.answers:
+            return
+        engine.cached = engine.memory[0][0][0]
+        if engine.name_shown == BASE_NAME:
+            return
+        name = engine.name_shown
+        served = self.served[f"{engine.name}/{engine.incarnation}"]
+        served.add(name)
+        self.committed.add(name)
+        lineage, _, number = name.partition(".")
+        key = (engine.name, lineage)
+        i.never_falls(engine.name, name, int(number), self.highest.get(key, 0))
+        self.highest[key] = int(number)
+
+    def engine_written(self, engine: Serving, arena: ArenaFile) -> None:
+        """Before bytes go from an arena into engine memory."""
+        version = arena.header.version
+        volume = engine.agent.volume
+        i.torn_first(engine, volume.record(), version.name if version else "?", unreadable=volume.torn)
+
+    def apply_begins(self, engine: Serving, refs: Sequence[tuple[ArenaFile, int, str, str]]) -> None:
+        """The hook begins to copy."""
+        agent = engine.agent
+        for arena, rank, grant, _ in refs:
+            version = arena.header.version
+            step = self.steps.get(version.name) if version else None
+            lacking = 0
+            target = agent.targets.get(rank) if agent.life.alive else None
+            if target is not None and version != BASE:
+                held = target.machine.grant
+                same = held is not None and held.grant == grant
+                known = target.machine.verified if same else {}
+                lacking = sum(bucket * SIZE not in known for bucket in range(len(arena.content)))
+            i.verified_before_applied(f"{engine.name}, rank {rank}", arena.content, step, lacking)
+
+    # --- arenas ---
+
+    def granted(self, target: RankTarget, grant: str, term: int, coordinator: str) -> None:
+        """A target marks its arena Filling under a new grant."""
+        where = target.where
+        i.granted_once(where, grant, self.flying.get(target.session, ()))
+        self.effect(where, "a grant", term, coordinator)
+
+    def verified(self, target: RankTarget, offsets: Sequence[int]) -> None:
+        """A target counts buckets as verified."""
+        flying = self.flying.get(target.session)
+        if flying:
+            for offset in offsets:
+                i.quiet_before_verified(target.where, number_of(offset), flying)
+
+    def lands(self, worker: Worker, piece: Piece, step: int) -> None:
+        """A piece is about to land in a living receiver's arena."""
+        target = self.receivers[worker.session]
+        header = target.arena.header
+        i.one_stage(target.where, piece.bucket, self.stages.get(piece.writer, -1), self.owners[piece.bucket])
+        i.landed_in_grant(target.where, header.grant, piece.call.grant, piece.writer)
+        verified = piece.bucket * SIZE in target.machine.verified
+        i.no_late_byte(target.where, header.state, verified, piece.bucket, piece.writer)
+
+    def refilled(self, arena: ArenaFile, bucket: int) -> None:
+        """The trainer writes into a source's arena."""
+        i.unchanged_on_the_wire(arena, bucket)
+
+    # --- coordinators ---
+
+    def effect(self, where: str, what: str, term: int, coordinator: str) -> None:
+        """Something that a coordinator asked for is done."""
+        pod = where.partition(",")[0]
+        highest = self.highest_term.get(pod, 0)
+        i.term_holds(where, what, term, highest)
+        if term > highest:
+            self.highest_term[pod] = term
+        known = self.terms.get(term)
+        if known is None:
+            self.terms[term] = coordinator
+        else:
+            i.one_coordinator(term, coordinator, known)
+
+    def gathered(self, gathered: Gathered, steps: Sequence[int]) -> None:
+        """All ranks called publish(): a version has a name."""
+        name = version_name(gathered.lineage, gathered.number)
+        step = steps[0] if len(set(steps)) == 1 else -2
+        known = self.steps.setdefault(name, step)
+        if known != step or step == -2:
+            raise i.Violation(1, f"{name} is made of the steps {list(steps)}, known as {known}")
+
+    def decided(self, version: Version) -> None:
+        """A decision is durable."""
+        i.one_root(version.name, version.root, self.roots.setdefault(version.name, version.root))
+        self.decided_syncs += 1
+
+    def current(self, engine: str, key: str, name: str) -> None:
+        """A coordinator calls an engine current. key: leader/incarnation."""
+        self.currents += 1
+        incarnation = key.rpartition("/")[2]
+        i.honest(engine, name, name in self.served.get(f"{engine}/{incarnation}", ()))

@@ -1,0 +1,153 @@
+"""A look at a life of the engine, and its certificate: as drivers/look.py and drivers/certificate.py.
+
+What is a decision and still stands in those drivers is copied here and marked: decision.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tools.simulate.clock import Cancelled, Work
+from tools.simulate.memory import ArenaFile
+from weightsync.errors import EngineError, InputError
+from weightsync_agent.drivers.certificate import TIMES
+from weightsync_agent.engines.errors import engine_error
+from weightsync_agent.journal.records import (
+    BASE,
+    EngineSeen,
+    Fresh,
+    Journal,
+    JournalState,
+    Keep,
+    PauseAndReseed,
+    Reapply,
+    Recovery,
+    at_start,
+)
+from weightsync_agent.protocol.engine_leader import NOT_CERTIFIED, Seen
+
+if TYPE_CHECKING:
+    from tools.simulate.target_side import EngineAgent
+
+DISK = 0.004
+Refs = list[tuple[ArenaFile, int, str, str]]
+
+
+def check_readback(agent: EngineAgent, refs: Refs) -> Work:
+    """Raises EngineError, reason NotCertified, where something else stands in the parameters."""
+    equal = yield agent.engine.call(agent.life, "readback", refs)
+    if not equal:
+        raise engine_error(NOT_CERTIFIED, "what was applied does not stand in the engine", retryable=False)
+
+
+class Look:
+    """One agent's looks."""
+
+    def __init__(self, agent: EngineAgent) -> None:
+        self.agent = agent
+        self.base = ""
+        self.goes_on = False
+
+    def take(self) -> Work:
+        """Look; whole engines serve on afterwards, others wait."""
+        engine, life = self.agent.engine, self.agent.life
+        name = yield engine.call(life, "name")
+        unreadable = ""
+        try:
+            journal = self.agent.volume.read()
+        except InputError as error:
+            journal, unreadable = None, str(error)
+        fresh = journal is None and not unreadable  # decision
+        kept = journal is not None and journal.state is JournalState.CURRENT and name == journal.version.name
+        if fresh:
+            yield engine.call(life, "ready")
+        if not (fresh or kept):
+            yield engine.call(life, "pause", "Abort")
+        yield from self.agent.open()
+        if fresh or kept:
+            yield engine.call(life, "pause", "InPlace")
+        self.goes_on = fresh or kept
+        try:
+            seen = yield from self._examine(name, journal, unreadable)
+        except (EngineError, InputError, Cancelled):
+            if self.goes_on:
+                yield engine.call(life, "resume")
+            raise
+        if self.goes_on:
+            yield engine.call(life, "resume")
+        return seen
+
+    def _examine(self, name: str, journal: Journal | None, unreadable: str) -> Work:
+        life = yield self.agent.engine.call(self.agent.life, "describe")
+        if (journal is None and not unreadable) or (journal is not None and journal.base):  # decision
+            return (yield from self._certify(name, life, journal))
+        self.base = ""
+        floor = journal.version if journal is not None else None
+        recovery = yield from self._recovery(journal, unreadable, EngineSeen(name, life))
+        return Seen(life, recovery, "", name, floor=floor)
+
+    def _recovery(self, journal: Journal | None, unreadable: str, seen: EngineSeen) -> Work:
+        if unreadable:
+            return PauseAndReseed(unreadable)
+        targets = self.agent.targets
+        headers = {rank: target.arena.header for rank, target in targets.items()}
+        recovery: Recovery = at_start(journal, headers, seen)
+        if journal is not None and isinstance(recovery, Keep | Reapply):
+            equal = 0
+            for rank in journal.ranks:
+                if rank.rank in targets:
+                    equal += yield from targets[rank.rank].recover(rank, journal.version)
+            if isinstance(recovery, Reapply) and equal != len(targets):
+                return PauseAndReseed("the arena's bytes are not those of the journal")
+        return recovery
+
+    # --- the certificate on the engine's own checkpoint ---
+
+    def _certify(self, name: str, life: str, journal: Journal | None) -> Work:
+        self.base = name
+        if journal is not None and journal.incarnation == life:
+            problem = yield from self._interrupted()
+        else:
+            problem = yield from self._fresh(life)
+        return Seen(life, Fresh(), problem, name, paused=bool(problem))
+
+    def _fresh(self, life: str) -> Work:
+        agent, world = self.agent, self.agent.world
+        grants = {rank: world.nonce(32) for rank in agent.targets}
+        for rank, target in agent.targets.items():
+            target.arena.fill(grants[rank])
+        yield agent.engine.call(agent.life, "snapshot", self._refs(grants))
+        for rank, target in agent.targets.items():
+            target.arena.seal(grants[rank], BASE)
+        self.goes_on = False
+        ranks = tuple(target.journal_rank() for target in agent.targets.values())
+        torn = Journal(state=JournalState.TORN, version=BASE, incarnation=life, ranks=ranks, term=0, coordinator="")
+        yield from agent.write(torn)
+        return (yield from self._apply(grants))
+
+    def _interrupted(self) -> Work:
+        self.goes_on = False
+        headers = {rank: target.arena.header for rank, target in self.agent.targets.items()}
+        if any(header.version != BASE for header in headers.values()):
+            return "an agent died while it certified the engine, and the copy of its checkpoint is gone: restart it"
+        return (yield from self._apply({rank: header.grant for rank, header in headers.items()}))
+
+    def _apply(self, grants: dict[int, str]) -> Work:
+        agent, refs = self.agent, self._refs(grants)
+        try:
+            for _ in range(TIMES):
+                yield agent.engine.call(agent.life, "apply", refs)
+                yield from check_readback(agent, refs)
+        except EngineError as error:
+            if error.reason != NOT_CERTIFIED:
+                raise
+            return str(error)
+        for target in agent.targets.values():
+            target.arena.empty()
+        yield agent.loop.sleep(DISK)
+        agent.volume.journal = None
+        self.goes_on = True
+        return ""
+
+    def _refs(self, grants: dict[int, str]) -> Refs:
+        return [(self.agent.targets[rank].arena, rank, grant, BASE.root) for rank, grant in sorted(grants.items())]

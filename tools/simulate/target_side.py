@@ -1,0 +1,404 @@
+"""The agent beside an engine: thin drivers of EngineLeader and Fence, as drivers/engine.py and commit_steps.py.
+
+What is a decision and still stands in those drivers is copied here and marked: decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tools.simulate.clock import Cancelled, Life, Lock, Task, Work
+from tools.simulate.look import Look, check_readback
+from tools.simulate.memory import ArenaFile
+from tools.simulate.rank_target import RankTarget
+from tools.simulate.transfer import Worker
+from weightsync.announcement import Announcement, TargetRank
+from weightsync.errors import EngineError, InputError, PeerError, ProtocolError, Refused, WeightSyncError
+from weightsync.version import torn_name
+from weightsync.wire import v1
+from weightsync_agent.drivers.engine import SILENT_AFTER
+from weightsync_agent.engines.base import Capabilities
+from weightsync_agent.engines.sequence import Step, commit_steps, refusal
+from weightsync_agent.journal.records import Journal, JournalRank, JournalState, Reapply
+from weightsync_agent.protocol import engine_leader as m
+from weightsync_agent.protocol.fence import Fence
+
+if TYPE_CHECKING:
+    from tools.simulate.pods import EnginePod
+    from tools.simulate.world import World
+
+DISK = 0.004
+
+
+@dataclass(slots=True)
+class Context:
+    """One commit."""
+
+    decided: v1.Decided
+    fence: Fence
+    incarnation: str
+    mode: Any
+    refs: list[tuple[ArenaFile, int, str, str]]
+    ranks: tuple[JournalRank, ...]
+
+    def journal(self, state: JournalState) -> Journal:
+        """The record that says so."""
+        decided = self.decided
+        return Journal(state=state, version=decided.version, label=decided.label, incarnation=self.incarnation,
+                       ranks=self.ranks, term=self.fence.term, coordinator=self.fence.coordinator,
+                       programs=decided.programs)  # fmt: skip
+
+
+class EngineAgent:
+    """One life of the agent beside one engine."""
+
+    def __init__(self, world: World, pod: EnginePod, life: Life) -> None:
+        self.world = world
+        self.loop = world.loop
+        self.pod = pod
+        self.volume = pod.volume
+        self.engine = pod.engine
+        self.life = life
+        self.machine = m.EngineLeader()
+        self.fence = Fence()
+        self.targets: dict[int, RankTarget] = {}
+        self.workers: list[Worker] = []
+        self.gate: bool | None = None
+        self.capabilities = Capabilities(begin_end=pod.begin_end, flush_with_waiting=True)
+        self.look_at = Look(self)
+        self.decided: v1.Decided | None = None
+        self.silent = 0
+        self.context: Context | None = None
+        self.answer: Any = None
+        self.committing = Lock(self.loop)
+        self.pausing: Task | None = None
+        self.looking: Task | None = None
+        self.asked: Any = None  # the commit's request, for the ledger
+        life.on_end.append(self._die)
+        self.spawn(self.run())
+
+    def _die(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+        self.world.network.reset(self.life)
+
+    def spawn(self, work: Work) -> Task:
+        """Run it in this life."""
+        return Task(self.loop, self.life, work)
+
+    # --- watching ---
+
+    def run(self) -> Work:
+        """Look at the engine again and again."""
+        try:
+            journal = self.volume.read()
+        except InputError:
+            journal = None
+        if journal is not None and not journal.base:
+            self.fence.raise_to(journal.term, journal.coordinator)
+            self.decided = v1.Decided(version=journal.version, label=journal.label, term=journal.term,
+                                      programs=journal.programs)  # fmt: skip
+        self._announce()
+        while True:
+            yield from self._look_once()
+            steady = self.machine.state is m.LeaderState.CURRENT
+            yield self.loop.sleep(self.world.probe_seconds if steady else self.world.probe_seconds / 2)
+
+    def _look_once(self) -> Work:
+        try:
+            found = yield self.engine.call(self.life, "name", seconds=0.5)
+        except EngineError:
+            self.silent += 1
+            if self.silent >= SILENT_AFTER:
+                self.feed(m.Silent())
+            return
+        self.silent = 0
+        self.feed(m.Answers() if self.machine.expects(found, self.look_at.base) else m.LifeChanged(found))
+
+    def feed(self, event: object) -> None:
+        """An event for the leader."""
+        if isinstance(event, m.Silent) and self.machine.state is not m.LeaderState.COMMITTING:  # decision
+            self._end_look()
+        for action in self.world.handle(self.life.name, self.machine, event):
+            self._act(action)
+
+    def _act(self, action: object) -> None:
+        match action:
+            case m.Look():
+                self._end_look()
+                self.looking = self.spawn(self._look(self.looking))
+            case m.SetGate(is_open):
+                self.gate = is_open
+            case m.Announce():
+                self._announce()
+            case m.KeepPaused():
+                if self.pausing is None or self.pausing.done:
+                    self.pausing = self.spawn(self._keep_paused())
+            case m.RunStep():
+                self.spawn(self._step(action))
+            case m.AnswerCommit():
+                self._resolve(None)
+            case m.AnswerFailure(reason, message, retryable):
+                self._resolve(Refused(message, reason="EngineFailed" if retryable else reason, status=502))
+            case _:
+                raise TypeError(f"no such action: {action!r}")
+
+    def _resolve(self, error: BaseException | None) -> None:
+        if self.answer is not None:
+            self.answer.set() if error is None else self.answer.fail(error)
+
+    # --- a look at a life ---
+
+    def _end_look(self) -> None:
+        if self.looking is not None:
+            self.looking.cancel()
+
+    def _look(self, before: Task | None) -> Work:
+        if before is not None and not before.done:
+            yield from _settled(before)
+        yield self.committing.acquire()
+        try:
+            try:
+                event: m.Seen | m.LookFailed = yield from self._describe()
+            except ProtocolError:
+                raise
+            except WeightSyncError as error:
+                event = m.LookFailed(str(error))
+            self.feed(event)
+            if isinstance(event, m.Seen) and not event.problem and isinstance(event.recovery, Reapply):
+                yield from self._reapply(event.recovery)
+        finally:
+            self.committing.release()
+
+    def _describe(self) -> Work:
+        if self.pausing is not None and not self.pausing.done:
+            self.pausing.cancel()
+            yield from _settled(self.pausing)
+        return (yield from self.look_at.take())
+
+    def open(self) -> Work:
+        """Take over or make the arena of each rank."""
+        for rank in range(self.pod.ranks):
+            if rank in self.targets:
+                continue
+            arena = self.volume.arenas.get(rank)
+            if arena is None:
+                arena = self.volume.arenas[rank] = self.world.arena(f"{self.pod.uid}-{rank}", rank)
+            target = RankTarget(self, rank, arena)
+            yield from target.register()
+            self.targets[rank] = target
+
+    def _announce(self) -> None:
+        state = self.machine.state
+        ready = state not in (m.LeaderState.ABSENT, m.LeaderState.LOOKING, m.LeaderState.REFUSED)
+        self.world.planner.announced(
+            self.pod,
+            Announcement(
+                address=self.pod.address,
+                incarnation=self.machine.incarnation,
+                ready=ready,
+                targets=tuple(
+                    TargetRank(rank=rank, layout=each.layout, program=each.program)
+                    for rank, each in sorted(self.targets.items())
+                ),
+            ),
+        )
+
+    def _keep_paused(self) -> Work:
+        delay = 0.1
+        while self.machine.stays_paused:
+            try:
+                yield self.engine.call(self.life, "pause", "Abort")
+            except EngineError:
+                yield self.loop.sleep(delay)
+                delay = min(2.0, 2 * delay)
+            else:
+                return
+
+    # --- commits ---
+
+    def commit(self, request: v1.CommitRequest) -> Work:
+        """The decision."""
+        self.fence.raise_to(request.term, request.coordinator)
+        self._check_present()
+        yield self.committing.acquire()
+        try:
+            if not self.machine.serves(request.version):
+                yield from self._apply(request)
+            return v1.CommitAnswer(version=request.version.name, incarnation=self.machine.incarnation,
+                                   pause_seconds=0.0, apply_seconds=0.0)  # fmt: skip
+        finally:
+            self.committing.release()
+
+    def _check_present(self) -> None:  # decision
+        if self.machine.state in (m.LeaderState.ABSENT, m.LeaderState.LOOKING):
+            raise Refused("the engine is not there", reason="EngineSilent", status=503)
+
+    def _apply(self, request: v1.CommitRequest) -> Work:
+        older = self.machine.older(request.version)
+        if older:
+            raise Refused(older, reason="StaleVersion")
+        why = refusal(self.capabilities, request.strategy.pause_mode)
+        if why:
+            raise Refused(why, reason="PauseModeRefused", status=422)
+        if {rank.rank for rank in request.ranks} != set(self.targets):  # decision
+            raise Refused("the commit names other ranks", reason="RanksDiffer")
+        for target in self.targets.values():
+            yield from target.seal(request)
+        self.decided = v1.Decided(version=request.version, label=request.label, term=request.term,
+                                  programs=request.programs)  # fmt: skip
+        grants = tuple((rank.rank, rank.grant) for rank in request.ranks)
+        self.asked = request
+        yield from self._run_commit(self.decided, grants, request.strategy.pause_mode)
+
+    def _reapply(self, recovery: Reapply) -> Work:
+        self.asked = None
+        try:
+            journal = self.volume.read()
+            programs = journal.programs if journal is not None else {}
+            decided = v1.Decided(version=recovery.version, term=self.fence.term, programs=programs)
+            yield from self._run_commit(decided, tuple(sorted(recovery.grants.items())), "Abort")
+        except (PeerError, EngineError, InputError) as error:
+            if self.machine.state is m.LeaderState.REAPPLYING:
+                self.feed(m.ReapplyFailed(str(error)))
+
+    def _run_commit(self, decided: v1.Decided, grants: tuple[tuple[int, str], ...], mode: Any) -> Work:
+        version = decided.version
+        steps = commit_steps(self.capabilities, mode, certified=self.machine.certified)
+        event = m.CommitAsked(version, grants, steps)
+        if self.pausing is not None and not self.pausing.done:
+            yield from _settled(self.pausing)
+        if not self.machine.takes(event):
+            raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
+        refs = [(self.targets[rank].arena, rank, grant, version.root) for rank, grant in grants]
+        ranks = tuple(self.targets[rank].journal_rank() for rank, _ in grants)
+        fence = Fence(self.fence.term, self.fence.coordinator)
+        self.context = Context(decided, fence, self.machine.incarnation, mode, refs, ranks)
+        if self.asked is not None:
+            self.world.ledger.effect(self.pod.name, "a commit", self.asked.term, self.asked.coordinator)
+        answer = self.answer = self.world.future()
+        self.feed(event)
+        yield answer
+
+    def _step(self, action: m.RunStep) -> Work:
+        context = self.context
+        assert context is not None  # noqa: S101 - a step belongs to a commit
+        try:
+            yield from self._run_step(action.step, context)
+        except ProtocolError:
+            raise
+        except WeightSyncError as error:
+            self.feed(m.StepFailed(error.reason, str(error), error.retryable))
+        else:
+            self.feed(m.StepDone())
+
+    def _run_step(self, step: Any, context: Context) -> Work:  # noqa: C901, PLR0912 - one case for each step
+        engine, life, name = self.engine, self.life, context.decided.version.name
+        match step:
+            case Step.JOURNAL_TORN:
+                yield from self.write(context.journal(JournalState.TORN))
+            case Step.PAUSE:
+                yield engine.call(life, "pause", context.mode)
+            case Step.MARK_TORN:
+                yield engine.call(life, "set_version", torn_name(name))
+            case Step.BEGIN:
+                yield engine.call(life, "begin")
+            case Step.APPLY:
+                try:
+                    for target in self.targets.values():
+                        yield from target.apply_begins()
+                    yield engine.call(life, "apply", context.refs)
+                except (EngineError, Cancelled):
+                    for target in self.targets.values():
+                        yield from target.apply_ends()
+                    raise
+                for target in self.targets.values():
+                    yield from target.apply_ends()
+            case Step.END:
+                yield engine.call(life, "end")
+            case Step.READ_BACK:
+                yield from check_readback(self, context.refs)
+            case Step.FLUSH:
+                yield engine.call(life, "flush")
+            case Step.MARK_CURRENT:
+                yield engine.call(life, "set_version", name)
+            case Step.JOURNAL_CURRENT:
+                yield from self.write(context.journal(JournalState.CURRENT))
+            case Step.CONTINUE:
+                yield engine.call(life, "resume")
+            case Step.GATE:
+                self.gate = True
+            case _:
+                raise TypeError(f"no such step: {step!r}")
+
+    def write(self, journal: Journal) -> Work:
+        """On disk, synced."""
+        self.pod.writing = True
+        yield self.loop.sleep(DISK)
+        if self.world.fault_chance("disk full"):
+            self.pod.writing = False
+            raise InputError("journal: cannot be written: no space left")
+        self.volume.write(journal)
+        self.pod.writing = False
+
+    # --- requests ---
+
+    def serve(self, path: str, body: Any) -> Any:
+        """See network.Host."""
+        match path:
+            case "/v1/grants":
+                self.fence.raise_to(body.term, body.coordinator)
+                self._check_present()
+                if self.machine.state is m.LeaderState.REFUSED:
+                    raise Refused(self.machine.problem, reason="EngineRefused", status=422)
+                if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):  # decision
+                    raise Refused("the engine is being committed to", reason="Busy", status=503)
+                return self._target(body.rank).grant(body)
+            case "/v1/void":
+                self.fence.check(body.term, body.coordinator)
+                return self._target(body.rank).void(body)
+            case "/v1/receipts":
+                self.fence.check(body.term)
+                return self._target(body.rank).receipts(body)
+            case "/v1/commits":
+                return self.commit(body)
+            case "/v1/welcome":
+                self.fence.raise_to(body.term, body.coordinator)
+                self.feed(m.Welcomed(body.initial_gate == "Open"))
+                return v1.Accepted()
+            case "/v1/status":
+                return self._status()
+            case _:
+                raise Refused(f"no such path: {path}")
+
+    def _target(self, rank: int) -> RankTarget:
+        found = self.targets.get(rank)
+        if found is None:
+            raise Refused(f"rank {rank} is not here (yet)", reason="UnknownRank", status=404)
+        return found
+
+    def _status(self) -> v1.AgentStatus:
+        machine = self.machine
+        state = JournalState.CURRENT if machine.state is m.LeaderState.CURRENT else None
+        if machine.stays_paused:
+            state = JournalState.TORN
+        return v1.AgentStatus.model_construct(
+            uid=self.pod.uid,
+            term=self.fence.term,
+            incarnation=machine.incarnation,
+            ready=machine.state not in (m.LeaderState.ABSENT, m.LeaderState.LOOKING),
+            version=machine.version.name if machine.version else "",
+            journal=state.value if state else "",
+            gate=bool(self.gate),
+            decided=self.decided,
+            ranks=(),
+        )
+
+
+def _settled(task: Task) -> Work:
+    """Wait until it has ended, however."""
+    try:
+        yield task
+    except (WeightSyncError, Cancelled):
+        return

@@ -1,0 +1,75 @@
+"""What the world looks at in a coordinator's actions: whether they keep invariants 10, 11 and 13."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tools.simulate import invariants as i
+from weightsync.version import version_name
+from weightsync.wire.v1 import PublishOutcome
+from weightsync_agent.protocol import events as e
+from weightsync_agent.protocol.coordinator import COMMIT_GRACE, COMMIT_SECONDS
+from weightsync_agent.protocol.sync import MemberState, Sync
+
+if TYPE_CHECKING:
+    from tools.simulate.coordination import Coordination
+    from tools.simulate.world import World
+
+SLACK = 3.0  # seconds: ticks, disk, messages
+
+
+class Watch:
+    """By sync: its snapshot, its start, its first commit."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.snapshots: dict[tuple[str, str], list[str]] = {}  # (life of the coordinator, version) -> engines
+        self.started: dict[str, float] = {}
+        self.committing: set[str] = set()
+        self.frozen_total = 0.0
+        self.outcomes: dict[str, int] = {}
+
+    def sync_begins(self, coordination: Coordination, sync: Sync) -> None:
+        """A sync has begun; its members are pinned."""
+        if sync.id in self.started:
+            return
+        self.started[sync.id] = self.world.loop.now
+        if sync.repair is None:
+            key = (coordination.life, version_name(sync.lineage, sync.number))
+            self.snapshots[key] = [member.engine.name for member in sync.members.values()]
+
+    def commit_sent(self, coordination: Coordination, action: e.SendCommit) -> None:
+        """A commit goes out."""
+        machine, request = coordination.machine, action.request
+        decision = coordination.agent.pod.volume.decision
+        i.decided_first(request.version.name, decision.version.name if decision else "")
+        self.world.ledger.roots.setdefault(request.version.name, request.version.root)
+        i.one_root(request.version.name, request.version.root, self.world.ledger.roots[request.version.name])
+        sync = machine.sync
+        if request.sync in self.committing or sync is None or sync.id != request.sync:
+            return
+        self.committing.add(request.sync)
+        strategy = sync.plan.strategy
+        if strategy.type == "Barrier" and sync.repair is None:
+            ready = (MemberState.STAGED, MemberState.COMMITTING, MemberState.CURRENT)
+            unready = [m.engine.name for m in sync.live() if m.state not in ready]
+            i.all_staged(request.version.name, unready)
+        if not self.world.slept(self.started[sync.id]):
+            limit = strategy.deadline_seconds + SLACK
+            i.commits_by(request.version.name, self.world.loop.now - self.started[sync.id], limit)
+
+    def outcome(self, coordination: Coordination, name: str, outcome: PublishOutcome) -> None:
+        """A publish has ended."""
+        key = (coordination.life, name)
+        snapshot = self.snapshots.get(key)
+        if outcome.version is None and outcome.reason:
+            i.not_aborted(name, name in self.world.ledger.committed, outcome.reason)
+        if snapshot is not None:
+            i.one_outcome_each(name, snapshot, [each.engine for each in outcome.engines])
+        began = coordination.began.get(name)
+        if began is not None and not self.world.slept(began):
+            deadline = self.world.deadline_seconds
+            # One sync may run before, and one that was decided in it.
+            i.in_time(name, self.world.loop.now - began, 3 * (deadline + COMMIT_SECONDS + COMMIT_GRACE + SLACK))
+        for each in outcome.engines:
+            self.outcomes[each.outcome] = self.outcomes.get(each.outcome, 0) + 1

@@ -1,0 +1,229 @@
+"""One schedule: a world from a seed, its faults, its healing, its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from tools.simulate import faults as f
+from tools.simulate import invariants as i
+from tools.simulate.clock import Future, Life, Loop
+from tools.simulate.coverage import COVERAGE
+from tools.simulate.ledger import Ledger
+from tools.simulate.memory import SIZE, ArenaFile
+from tools.simulate.network import CALM, Network
+from tools.simulate.planner import Planner
+from tools.simulate.pods import EnginePod, SourcePod
+from tools.simulate.trainer import Rank, Trainer
+from tools.simulate.transfer import Wires
+from tools.simulate.watch import Watch
+from weightsync.errors import ProtocolError
+from weightsync.plan import Strategy
+from weightsync.wire.v1 import PublishRequest
+from weightsync_agent.protocol import engine_leader as leader
+from weightsync_agent.protocol.coordinator import COMMIT_SECONDS
+from weightsync_agent.protocol.table import Machine
+
+HEAL_SECONDS = 150.0  # of virtual time after the last fault, for everything to be current again
+MOST_EVENTS = 60_000
+# (stages, ranks of each stage, all in one pod)
+TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, True))
+
+
+class World:
+    """See the module. faults: None draws them from the seed; else exactly these."""
+
+    def __init__(self, seed: int, faults: Sequence[f.Fault] | None = None, strategy: str | None = None) -> None:
+        shape = Random(f"{seed}/shape")  # noqa: S311 - a seed, no secret
+        self.seed = seed
+        self.rng = Random(f"{seed}/run")  # noqa: S311
+        self.loop = Loop()
+        self.stages, ranks, together = shape.choice(TRAINERS)
+        self.pieces = shape.choice((1, 1, 2))
+        per_stage = shape.choice((1, 1, 2))
+        self.owners = [stage for stage in range(self.stages) for _ in range(per_stage)]
+        self.extents = [(0, len(self.owners) * SIZE)]
+        self.engine_ranks = shape.choice((1, 1, 1, 2))
+        self.arenas = shape.choice((1, 2, 2))
+        self.begin_end = shape.random() < 0.6
+        self.interval = shape.choice((0.4, 1.0, 1.6))
+        self.stall_seconds = 1.0
+        self.deadline_seconds = 4
+        self.probe_seconds = 1.5
+        self.tick_seconds = 0.5
+        self.report = shape.random() < 0.1
+        kind = strategy or shape.choice(("Barrier", "Barrier", "Rolling"))
+        self.strategy = Strategy.model_validate({
+            "type": kind, "deadline_seconds": self.deadline_seconds,
+            "pause_mode": shape.choice(("Retract", "Abort", "Abort", "InPlace")),
+        })  # fmt: skip
+        self.ledger = Ledger(self.loop, self.owners)
+        self.network = Network(self.loop, self.rng)
+        self.wires = Wires(self.loop, self.rng, self.ledger, self.pieces)
+        self.ledger.flying = self.wires.flying
+        self.planner = Planner(self)
+        self.watch = Watch(self)
+        self.chances: dict[str, float] = {}
+        self.struck: list[str] = []
+        self.faulty = 0
+        self.last_fault = 0.0
+        self.frozen: list[tuple[float, float]] = []
+        self.engine_count = 0
+        self.faults = list(f.draw(Random(f"{seed}/faults"), 160) if faults is None else faults)  # noqa: S311
+        self.source_pods = self._sources(ranks, together)
+        self.trainer = Trainer(self, self._ranks(ranks, together))
+        self.engine_pods: list[EnginePod] = []
+        self.gone_pods: list[EnginePod] = []
+        for _ in range(shape.choice((1, 2, 2, 3))):
+            self.add_engine()
+        self.loop.at(0.2 if shape.random() < 0.8 else 0.05, self.trainer.start)
+
+    def _sources(self, ranks: int, together: bool) -> list[SourcePod]:
+        return [SourcePod(self, number) for number in range(1 if together else self.stages * ranks)]
+
+    def _ranks(self, ranks: int, together: bool) -> list[Rank]:
+        found = []
+        for number in range(self.stages * ranks):
+            pod = self.source_pods[0 if together else number]
+            rank = Rank(number, pod, number % self.stages)
+            self.ledger.stages[f"{pod.uid}/{number}"] = rank.stage
+            found.append(rank)
+        return found
+
+    # --- what drivers ask for ---
+
+    def handle(self, who: str, machine: Machine[Any], event: object) -> list[object]:
+        """The machine takes an event. That it cannot is a violation."""
+        self.loop.note(who, type(event).__name__, event)
+        try:
+            return machine.handle(event, self.loop.now)
+        except ProtocolError as error:
+            raise i.Violation(0, str(error)[:600]) from error
+
+    def nonce(self, digits: int) -> str:
+        """A fresh name."""
+        return f"{self.rng.getrandbits(4 * digits):0{digits}x}"
+
+    def future(self) -> Future:
+        """One more."""
+        return Future(self.loop)
+
+    def arena(self, name: str, rank: int) -> ArenaFile:
+        """A new Empty arena file for an engine's rank."""
+        return ArenaFile(name, self.layout(rank), self.program(rank), len(self.owners), self.pieces)
+
+    @staticmethod
+    def program(rank: int) -> str:
+        """Of an engine's rank."""
+        return f"{0xA0 + rank:08x}{'0' * 24}"
+
+    @staticmethod
+    def layout(rank: int) -> str:
+        """Of an engine's rank."""
+        return f"{0xB0 + rank:08x}{'0' * 24}"
+
+    def owned(self, stage: int) -> list[int]:
+        """The buckets that a stage owns."""
+        return [bucket for bucket, owner in enumerate(self.owners) if owner == stage]
+
+    def step_of(self, request: PublishRequest) -> int:
+        """What training step a rank's publish is really of."""
+        rank = self.trainer.ranks[request.writer.rank]
+        return rank.steps[request.nonce, request.sequence]
+
+    def fault_chance(self, name: str) -> bool:
+        """Whether this one fails."""
+        chance = self.chances.get(name)
+        return chance is not None and self.rng.random() < chance
+
+    def freeze(self, life: Life, seconds: float) -> None:
+        """SIGSTOP, then SIGCONT."""
+        life.frozen_until = max(life.frozen_until, self.loop.now + seconds)
+        self.frozen.append((self.loop.now, self.loop.now + seconds))
+
+    def slept(self, since: float) -> bool:
+        """Whether a process was stopped since then: its own deadlines do not hold."""
+        return any(end >= since for _, end in self.frozen)
+
+    def rotate(self, fault: f.Fault) -> None:
+        """There is one source only: its agent dies, and comes back in a new term at the earliest."""
+        f.KINDS["source agent dies"](self, fault)
+
+    def begun(self, rank: Rank, sequence: int, waited: float) -> None:
+        """A rank has its arenas after so many seconds."""
+        if self.arenas == 2 and not self.slept(self.loop.now - waited):
+            limit = 3 * (self.deadline_seconds + COMMIT_SECONDS + 2 * self.stall_seconds)
+            i.copied_alone(f"rank {rank.number}, publish {sequence}", waited, limit)
+
+    # --- engines come and go ---
+
+    def add_engine(self, address: str = "") -> None:
+        """A new pod; with an address: at that of one that was."""
+        number = self.engine_count
+        self.engine_count += 1
+        self.engine_pods.append(EnginePod(self, number, address or f"e{number}:1", self.engine_ranks))
+
+    def remove_engine(self, pod: EnginePod) -> None:
+        """Its pod is deleted."""
+        if pod in self.engine_pods:
+            self.engine_pods.remove(pod)
+            self.gone_pods.append(pod)
+            pod.remove()
+
+    # --- the schedule ---
+
+    def run(self) -> None:
+        """To the end: faults, healing, everything current. Raises Violation."""
+        loop, faults = self.loop, list(self.faults)
+        first = 0
+        heal_by: float | None = None
+        asked_at = 0.0
+        while True:
+            if not loop.step():
+                raise i.Violation(15, "nothing happens any more")
+            if faults and loop.events >= faults[0].at:
+                f.strike(self, faults.pop(0))
+                loop.drain()
+            if faults or self.faulty or loop.now < asked_at:
+                continue
+            asked_at = loop.now + 0.2
+            if heal_by is None:
+                heal_by = loop.now + HEAL_SECONDS
+                self._calm()
+                first = self.trainer.step
+                self.last_fault = loop.now
+            lacks = self._lacks(first)
+            if not lacks:
+                break
+            if loop.now > heal_by or loop.events > MOST_EVENTS:
+                i.healed(lacks, loop.now - self.last_fault)
+        COVERAGE.schedule(self)
+
+    def _calm(self) -> None:
+        self.network.weather = CALM
+        self.network.cut.clear()
+        self.chances.clear()
+        for pod in self.source_pods:
+            pod.deaf_until = 0.0
+            self.loop.at(0.1, pod.planned)
+
+    def _lacks(self, first: int) -> list[str]:
+        """What is not healed yet: every live engine current with what was published since, none paused."""
+        lacks = []
+        newest = self.trainer.copied_step
+        if newest <= first:
+            return ["the trainer has not published since"]
+        for pod in self.engine_pods:
+            engine = pod.engine
+            if not engine.alive:
+                lacks.append(f"{pod.name} is not alive")
+            elif engine.paused:
+                lacks.append(f"{pod.name} is paused ({pod.agent.machine.state.name})")
+            else:
+                step = engine.memory[0][0][0]
+                if step < newest - 1 or step <= first:
+                    lacks.append(f"{pod.name} serves step {step} of {newest}")
+                elif pod.agent.machine.state is not leader.LeaderState.CURRENT or not pod.agent.gate:
+                    lacks.append(f"{pod.name} is {pod.agent.machine.state.name}, its gate {pod.agent.gate}")
+        return lacks
