@@ -22,6 +22,7 @@ from weightsync_agent.journal.records import (
     Reapply,
     Recovery,
     at_start,
+    is_ours,
 )
 from weightsync_agent.protocol.engine_leader import Seen
 
@@ -44,13 +45,15 @@ class Look:
         if info.refusal:
             return Seen("", Fresh(), info.refusal, info.weight_version)
         journal, unreadable = await in_thread(self._read)
-        fresh = journal is None and not unreadable
+        fresh = journal is None and not unreadable and not is_ours(info.weight_version)
         kept = (
             journal is not None
             and journal.state is JournalState.CURRENT
             and info.weight_version == journal.version.name
         )
         if fresh:
+            # Nobody has committed to it, so only a look that was cut off can have left it paused.
+            await adapter.resume()
             await adapter.ready()
         whole = fresh or kept
         if whole:
@@ -62,7 +65,7 @@ class Look:
             await adapter.pause("InPlace")  # it goes on where it was, and its requests lose nothing
         self._goes_on = whole
         try:
-            return await self._examine(info, journal, unreadable)
+            return await self._examine(info, journal, unreadable, fresh=fresh)
         finally:
             if self._goes_on:
                 await adapter.resume()
@@ -73,17 +76,18 @@ class Look:
         except InputError as error:
             return None, str(error)
 
-    async def _examine(self, info: EngineInfo, journal: Journal | None, unreadable: str) -> Seen:
+    async def _examine(self, info: EngineInfo, journal: Journal | None, unreadable: str, *, fresh: bool) -> Seen:
         """The paused engine: what is seen, and in ``_goes_on`` whether it may generate again."""
         adapter, ranks = self._adapter, self._ranks
         descriptions = await adapter.describe(info.ranks)
         life = engine_incarnation(descriptions)
+        ranks.lives = {d.rank: d.incarnation for d in descriptions}
         problems = [description_problem(d, ranks.targets[d.rank].program.layout) for d in descriptions]
         problem = next((p for p in problems if p), "")
         if problem:
             return Seen(life, Fresh(), problem, info.weight_version, paused=not self._goes_on)
         await adapter.pin([ranks.ref(rank, NO_GRANT, BASE.root) for rank in info.ranks])
-        if (journal is None and not unreadable) or (journal is not None and journal.base):
+        if fresh or (journal is not None and journal.base):
             return await self._certify(info, life, journal)
         self.base = ""
         floor = journal.version if journal is not None else None

@@ -19,6 +19,7 @@ class EngineRanks:
 
     def __init__(self, volume: Volume, programs: Programs, start: StartWorker, memory_limit: int | None) -> None:
         self.targets: dict[int, RankTarget] = {}
+        self.lives: dict[int, str] = {}  # the process of each rank that was looked at: no other may be written to
         self.volume = volume
         self._programs = programs
         self._start = start
@@ -55,6 +56,7 @@ class EngineRanks:
             layout=target.program.layout.digest,
             grant=grant,
             root=root,
+            incarnation=self.lives.get(rank, ""),
         )
 
     def headers(self) -> dict[int, Header]:

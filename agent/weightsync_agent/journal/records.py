@@ -130,6 +130,11 @@ class Fresh:
 Recovery = Keep | Reapply | PauseAndReseed | Fresh
 
 
+def is_ours(weight_version: str) -> bool:
+    """The engine names a version that an agent gave it."""
+    return _OURS.fullmatch(weight_version) is not None
+
+
 def at_start(journal: Journal | None, arenas: Mapping[int, Header], engine: EngineSeen | None) -> Recovery:
     """What to do after a restart of the agent.
 
@@ -138,7 +143,7 @@ def at_start(journal: Journal | None, arenas: Mapping[int, Header], engine: Engi
     A journal that cannot be read is not None: its reader raises, and the caller takes PauseAndReseed.
     """
     if journal is None:
-        if engine is not None and _OURS.fullmatch(engine.weight_version):
+        if engine is not None and is_ours(engine.weight_version):
             return PauseAndReseed(f"the engine names version {engine.weight_version}, of which no journal is left")
         return Fresh()
     change = _changed(journal, engine)

@@ -350,8 +350,9 @@ class Coordinator(Machine[CoordinatorState]):
     def _commit_staged(self, sync: Sync, now: float) -> list[object]:
         """Commit what is staged, as many at a time as may be away; the end where nobody is left."""
         actions: list[object] = []
-        for member in sync.live(MemberState.STAGED)[: sync.room()]:
-            member.state, member.commit_until = MemberState.COMMITTING, now + COMMIT_SECONDS
+        for member in sync.live(MemberState.STAGED)[: sync.room(now, self.stall_seconds)]:
+            member.state, member.committing_at = MemberState.COMMITTING, now
+            member.commit_until = now + COMMIT_SECONDS
             actions.append(self._send_commit(sync, member, now))
         if not sync.live(MemberState.STAGING, MemberState.STAGED, MemberState.COMMITTING):
             return self._finish(now)

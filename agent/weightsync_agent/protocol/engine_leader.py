@@ -269,6 +269,14 @@ class EngineLeader(Machine[LeaderState]):
             Announce(),
         ]
 
+    def _another_life(self, event: StepFailed, now: float) -> list[object]:
+        self.version = None
+        return [
+            SetGate(False, "EngineRestarted", event.message),
+            AnswerFailure(event.reason, event.message, True),
+            Look(),
+        ]
+
     def _refuse_older(self, event: CommitAsked, now: float) -> list[object]:
         return [AnswerFailure("StaleVersion", self.older(event.version), False)]
 
@@ -326,6 +334,7 @@ class EngineLeader(Machine[LeaderState]):
 
 _S = LeaderState
 NOT_CERTIFIED = "NotCertified"
+ANOTHER_LIFE = "EngineRestarted"  # the hook's word: the process that answers is not the one that was looked at
 _LOOKED = (_S.REFUSED, _S.CURRENT, _S.FRESH, _S.TORN, _S.REAPPLYING)
 _OLDER = Row(None, EngineLeader._refuse_older, lambda m, e: bool(m.older(e.version)), "older: refused", _LOOKED)
 EngineLeader.table = {
@@ -359,6 +368,9 @@ EngineLeader.table = {
     ),
     (_S.COMMITTING, StepFailed): (
         Row(_S.REFUSED, EngineLeader._uncertified, lambda m, e: e.reason == NOT_CERTIFIED, "it cannot be certified"),
+        Row(
+            _S.LOOKING, EngineLeader._another_life, lambda m, e: e.reason == ANOTHER_LIFE, "another life: look at it"
+        ),
         Row(_S.TORN, EngineLeader._failed, name="paused until a commit succeeds"),
     ),
     (_S.REAPPLYING, ReapplyFailed): (Row(_S.TORN, EngineLeader._not_reapplied, name="it waits for a sync"),),

@@ -44,6 +44,7 @@ class Member:
     outcome: EngineOutcome | None = None
     staged_at: float = 0.0
     commit_tries: int = 0
+    committing_at: float = 0.0
     commit_until: float = 0.0
     retry_at: float | None = None
     nbytes: int = 0
@@ -96,12 +97,16 @@ class Sync:
         """It is decided without waiting for engines: a repair was decided before, and Rolling waits for none."""
         return self.rolling or self.repair is not None
 
-    def room(self) -> int | None:
-        """How many more may be told to commit now; None: all of them."""
+    def room(self, now: float, stall_seconds: float) -> int | None:
+        """How many more may be told to commit now; None: all of them.
+
+        A commit that is unanswered for a stall timeout keeps its place no longer: its engine is away in any case.
+        """
         if not self.rolling:
             return None
         most = self.plan.strategy.unavailable(len(self.members))
-        return max(0, most - len(self.live(MemberState.COMMITTING)))
+        away = sum(now < m.committing_at + stall_seconds for m in self.live(MemberState.COMMITTING))
+        return max(0, most - away)
 
     def live(self, *states: MemberState) -> list[Member]:
         """Members in one of the states; without any: all that still may get the version."""

@@ -56,6 +56,7 @@ class Engine:
         self.in_place = False
         self.paused = False
         self.differs: list[str] = []  # of the next readbacks
+        self.meant: set[str] = set()  # lives that applies and readbacks named
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -114,6 +115,7 @@ class Engine:
 
     async def apply(self, arenas: Sequence[ArenaRef]) -> tuple[Applied, ...]:
         self._call("apply")
+        self.meant |= {ref.incarnation for ref in arenas}
         return ()
 
     async def end(self) -> None: ...
@@ -122,10 +124,12 @@ class Engine:
 
     async def readback(self, arenas: Sequence[ArenaRef]) -> tuple[ReadBack, ...]:
         difference = self.differs.pop(0) if self.differs else ""
+        self.meant |= {ref.incarnation for ref in arenas}
         return tuple(ReadBack(rank=ref.rank, equal=not difference, difference=difference) for ref in arenas)
 
     async def resume(self) -> None:
-        self._call("go on" if self.in_place else "resume")
+        name, self.in_place = "go on" if self.in_place else "resume", False
+        self._call(name)
         self.paused = False
 
 
@@ -229,9 +233,12 @@ async def test_a_second_look_ends_the_first(tmp_path: Path) -> None:
     world.engine.hold = None
     await world.seen()
     await world.commit(V1)
-    assert world.engine.calls[:5] == ["stand", "describe", "go on", "stand", "describe"]
-    assert world.engine.calls[5:9] == ["snapshot", "apply", "apply", "go on"]
-    assert world.engine.calls[9:] == ["pause", "name", "apply", "name", "resume"]
+    assert [call for call in world.engine.calls if call != "resume"] == [
+        *("stand", "describe", "go on"),
+        *("stand", "describe", "snapshot", "apply", "apply", "go on"),
+        *("pause", "name", "apply", "name"),
+    ]
+    assert world.engine.calls[-1] == "resume"
     assert len(world.workers) == 1
     await world.driver.close()
 
@@ -450,7 +457,7 @@ async def test_a_fresh_engine_is_certified_on_its_own_checkpoint(tmp_path: Path)
     world = World(tmp_path)
     await world.seen()
     assert world.state is LeaderState.FRESH
-    assert world.engine.calls == ["stand", "describe", "snapshot", "apply", "apply", "go on"]
+    assert world.engine.calls == ["resume", "stand", "describe", "snapshot", "apply", "apply", "go on"]
     assert not JournalFile.within(tmp_path).path.exists()
     assert world.driver.targets[0].arena.header.state is ArenaState.EMPTY
     await world.driver.close()
@@ -545,3 +552,35 @@ async def test_a_commit_that_cannot_be_read_back_refuses_the_engine(tmp_path: Pa
     await until(lambda: again.engine.calls[-1] == "pause")
     assert again.engine.paused
     await again.driver.close()
+
+
+async def test_a_fresh_engine_that_a_look_left_paused_goes_on(tmp_path: Path) -> None:
+    """The agent died in its look: the engine would not give the token that shows it ready."""
+    world = World(tmp_path)
+    world.engine.paused = True
+    await world.seen()
+    assert world.state is LeaderState.FRESH
+    assert world.engine.calls[0] == "resume"
+    assert not world.engine.paused
+    await world.driver.close()
+
+
+async def test_an_engine_with_our_version_and_no_journal_is_torn(tmp_path: Path) -> None:
+    """What it holds is not known: it is paused for a sync, not taken for fresh."""
+    world = World(tmp_path)
+    world.engine.name = V1.name
+    await world.seen()
+    assert world.state is LeaderState.TORN
+    assert world.engine.calls[0] == "pause"
+    assert world.engine.paused
+    await world.driver.close()
+
+
+async def test_bytes_go_only_into_the_process_that_was_looked_at(tmp_path: Path) -> None:
+    """Every apply and readback names it, so that a restarted engine refuses both."""
+    world = World(tmp_path, ranks=2)
+    await world.seen()
+    await world.commit(V1)
+    assert await world.driver.readback() == (V1.name, True)
+    assert world.engine.meant == {"life"}
+    await world.driver.close()

@@ -555,6 +555,18 @@ def test_rolling_takes_no_more_engines_away_than_allowed(most: int | str, at_onc
         assert len(w.commit(told[0]).of(e.SendCommit)) == 1
 
 
+def test_rolling_goes_on_past_a_commit_that_is_not_answered() -> None:
+    """One stall timeout later its place is another engine's, though its own commit may still end well."""
+    w = World("a", "b", type="Rolling", max_unavailable=1).publish().grant("a", "b").shard().verify("a", "b").decide()
+    (first,) = w.of(e.SendCommit)
+    w.now = 4.9
+    assert w.feed(e.Tick()).of(e.SendCommit) == []
+    w.now = 5.0
+    (second,) = w.feed(e.Tick()).of(e.SendCommit)
+    assert {first.engine.name, second.engine.name} == {"a", "b"}
+    assert w.commit("a", "b").outcomes() == {"a": "Current", "b": "Current"}
+
+
 def test_rolling_leaves_out_a_handshake_that_takes_longer_than_the_others() -> None:
     """Half of the engines have granted: the others have HANDSHAKE_SECONDS, then the sources get their orders."""
     w = World("a", "b", type="Rolling").publish().grant("a")

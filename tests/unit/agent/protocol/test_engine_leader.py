@@ -220,3 +220,12 @@ def test_a_version_that_cannot_be_given_back_is_waited_for() -> None:
     assert machine.state is m.LeaderState.TORN
     assert machine.stays_paused
     assert isinstance(machine.handle(ask(V1), 0.0)[0], m.RunStep)
+
+
+def test_a_step_that_met_another_life_is_followed_by_a_look() -> None:
+    """The engine restarted unseen: nothing was written to the new process, and it is looked at before the next try."""
+    machine = leader(*CURRENT, ask(V2))
+    gate, answer, look = machine.handle(m.StepFailed(m.ANOTHER_LIFE, "rank 0: 1-2 is meant", False), 0.0)
+    assert (isinstance(gate, m.SetGate) and gate.open) is False
+    assert answer == m.AnswerFailure(m.ANOTHER_LIFE, "rank 0: 1-2 is meant", True)
+    assert (look, machine.state) == (m.Look(), m.LeaderState.LOOKING)
