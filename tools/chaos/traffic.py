@@ -64,15 +64,16 @@ class Traffic:
     def current(self, engine: str, number: int) -> None:
         """The engine was reported current: what is asked from now on may not be answered from an older version."""
         with self._lock:
-            self._floors[engine] = max(self._floors[engine], number)
+            self._floors[engine] = max(self._floors.get(engine, 0), number)
 
     def close(self, engine: str) -> None:
         """The pod is not ready: no request goes there."""
         self._open[engine].clear()
 
     def open(self, engine: str) -> None:
-        """It is ready again."""
-        self._open[engine].set()
+        """It is ready again; an engine that came later gets no requests."""
+        if engine in self._open:
+            self._open[engine].set()
 
     def take(self) -> Judged:
         """Judge what was answered since the last call."""
