@@ -78,7 +78,7 @@ bench-transfer: ## Measure publish to verified against raw Mooncake; writes buil
 
 .PHONY: chaos
 chaos: ## Make every part fail in a running world; writes build/chaos/report.json
-	@$(PYTHON) tools/setup libraries env
+	@$(PYTHON) tools/setup libraries env light
 	$(BIN)/python tools/chaos $(ARGS)
 
 .PHONY: report

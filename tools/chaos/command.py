@@ -61,6 +61,7 @@ def run_all(chosen: Sequence[Case]) -> tuple[list[Trial], dict[Setting, list[flo
     for setting in Setting:
         left = [case for case in chosen if case.setting is setting]
         while left:
+            print(f"a world for {len(left)} cases: {setting.value}", flush=True)
             with Site(setting) as site:
                 undisturbed.setdefault(setting, []).extend(baseline(site))
                 while left:
