@@ -38,6 +38,7 @@ class SourceCoordinator:
         self.plan = plan
         self._writer = writer
         self._client = client
+        self._offsets: dict[str, int] = {}  # by the Publisher's nonce: how far its count is behind the others'
 
     # --- what the plan says ---
 
@@ -98,10 +99,14 @@ class SourceCoordinator:
             stages=who.stages,
             nonce=request.nonce,  # the Publisher's that called, though another may have come by now
             sequence=request.sequence,
+            offset=self._offsets.get(request.nonce, 0),
+            paired=request.nonce in self._offsets,
             label=request.label,
         )
         seconds = self.deadline() + GRACE
-        return await self._client.call(self.address(), "/v1/publishes", PublishAnswer, body, seconds=seconds)
+        answer = await self._client.call(self.address(), "/v1/publishes", PublishAnswer, body, seconds=seconds)
+        self._offsets = {request.nonce: max(0, answer.number - request.sequence)}
+        return answer
 
     async def outcome(self, version: PublishAnswer, seen: Callable[[PublishOutcome], None]) -> PublishOutcome:
         """Ask until the publish has ended. seen: takes each answer. Raises Unreachable at the deadline."""

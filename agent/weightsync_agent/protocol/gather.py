@@ -1,6 +1,8 @@
 """Pairing the ranks' publishes into versions. Pure.
 
-Every trainer rank calls publish() once a step; the n-th calls of all ranks are one version. The lineage is a
+Every trainer rank calls publish() once a step; the n-th calls of all ranks are one version. Publishes of two steps are
+never paired: the version would mix them. Only a rank that restarted alone, whose count says nothing yet, is taken at
+its word: what it publishes while all others are at one step belongs to that step. The lineage is a
 digest of all ranks' nonces, so that one rank restarting alone begins a new lineage for all, and the same lives
 always give the same lineage, whoever coordinates.
 """
@@ -36,12 +38,10 @@ def lineage_of(nonces: Mapping[int, str]) -> str:
 class Gather:
     """Publishes that wait for the other ranks'.
 
-    Within a lineage a version's number is the highest of its ranks' sequence numbers: it rises with every publish,
-    and every coordinator counts alike without remembering. before: each rank's sequence at the last version.
+    A version's number is its ranks' common step: it rises with every publish, and every coordinator counts alike
+    without remembering.
     """
 
-    lineage: str = ""
-    before: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, PublishRequest] = field(default_factory=dict)
     began: float = 0.0
 
@@ -66,21 +66,21 @@ class Gather:
         self.waiting[rank] = request
         if len(self.waiting) < request.world_size:
             return None, void
-        lineage = lineage_of({r: each.nonce for r, each in self.waiting.items()})
-        if lineage == self.lineage:
-            late = self._late()
-            if late:
-                return None, void + [self.waiting.pop(r) for r in late]
-        ranks = dict(sorted(self.waiting.items()))
-        self.waiting, self.lineage = {}, lineage
-        self.before = {r: each.sequence for r, each in ranks.items()}
+        late = self._late()
+        if late:
+            return None, void + [self.waiting.pop(r) for r in late]
+        ranks, self.waiting = dict(sorted(self.waiting.items())), {}
+        lineage = lineage_of({r: each.nonce for r, each in ranks.items()})
         label = next((each.label for each in ranks.values() if each.label), "")
-        return Gathered(lineage, max(self.before.values()), label, ranks, self.began), void
+        return Gathered(lineage, max(each.step for each in ranks.values()), label, ranks, self.began), void
 
     def _late(self) -> list[int]:
         """Ranks whose publish is an earlier step than the others'."""
-        steps = {rank: each.sequence - self.before.get(rank, 0) for rank, each in self.waiting.items()}
-        return [rank for rank, step in steps.items() if step < max(steps.values())]
+        newest = max(each.step for each in self.waiting.values())
+        late = [rank for rank, each in self.waiting.items() if each.step < newest]
+        restarted = all(not self.waiting[rank].paired for rank in late)
+        known = all(each.paired for rank, each in self.waiting.items() if rank not in late)
+        return [] if restarted and known else late
 
     def drop(self, request: PublishRequest) -> None:
         """The rank gave up waiting for the others."""

@@ -70,7 +70,11 @@ class WriterId(WireRecord):
 
 
 class PublishRequest(WireRecord):
-    """A rank calls publish() for the n-th time in its life. programs: those it was told to serve."""
+    """A rank calls publish() for the n-th time in its life.
+
+    offset: what makes the ranks' counts equal, zero for all that began together; a rank that restarted alone learns
+    it from the first version of its new life. paired: this life had a version before, so the offset is known.
+    """
 
     writer: WriterId
     world_size: Ranks
@@ -78,7 +82,14 @@ class PublishRequest(WireRecord):
     stages: Ranks
     nonce: Hex16
     sequence: Number
+    offset: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    paired: bool = False
     label: Annotated[str, Field(max_length=256)] = ""
+
+    @property
+    def step(self) -> int:
+        """Which of the ranks' common publishes it is."""
+        return self.sequence + self.offset
 
 
 class PlannedRoute(WireRecord):

@@ -9,10 +9,12 @@ from weightsync_agent.protocol.gather import Gather, lineage_of
 A, B, C = "a" * 16, "b" * 16, "c" * 16
 
 
-def call(rank: int, sequence: int, nonce: str = "", size: int = 2) -> PublishRequest:
+def call(
+    rank: int, sequence: int, nonce: str = "", size: int = 2, *, offset: int = 0, paired: bool = True
+) -> PublishRequest:
     return PublishRequest(
         writer=WriterId(uid=f"pod-{rank}", rank=rank), world_size=size, stage=0, stages=1,
-        nonce=nonce or (A, B)[rank], sequence=sequence, label=f"step {sequence}" if rank == 0 else "",
+        nonce=nonce or (A, B)[rank], sequence=sequence, offset=offset, paired=paired, label=f"step {sequence}" if rank == 0 else "",
     )  # fmt: skip
 
 
@@ -28,13 +30,29 @@ def test_the_nth_calls_of_all_ranks_are_one_version() -> None:
 
 
 def test_one_rank_restarting_begins_a_new_lineage() -> None:
-    """Numbers start where the longest-living rank is, so that they rise whoever coordinates."""
+    """Numbers start where the longest-living rank is, so that they rise whoever coordinates; then it counts alike."""
     gather = Gather()
-    gather.add(call(0, 1), 0.0), gather.add(call(1, 1), 0.0)
-    gather.add(call(0, 2), 0.0)
-    found, _ = gather.add(call(1, 1, C), 0.0)
+    gather.add(call(0, 7), 0.0)
+    found, void = gather.add(call(1, 1, C, paired=False), 0.0)
+    assert void == []
     assert found is not None
-    assert (found.lineage, found.number) == (lineage_of({0: A, 1: C}), 2)
+    assert (found.lineage, found.number) == (lineage_of({0: A, 1: C}), 7)
+    gather.add(call(0, 8), 0.0)
+    found, _ = gather.add(call(1, 2, C, offset=6), 0.0)
+    assert found is not None
+    assert found.number == 8
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["before the first version", "later"])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the late one first", "the late one last"])
+def test_two_steps_are_never_paired(order: tuple[int, int], known: bool) -> None:
+    """Also by a coordinator that remembers nothing: the earlier is void, and the next common step is a version."""
+    gather, calls = Gather(), (call(0, 1, paired=known), call(1, 2, paired=known))
+    gather.add(calls[order[0]], 0.0)
+    assert gather.add(calls[order[1]], 0.0) == (None, [calls[0]])
+    found, void = gather.add(call(0, 2, paired=known), 0.0)
+    assert found is not None
+    assert (found.number, void) == (2, [])
 
 
 def test_another_coordinator_counts_alike() -> None:
