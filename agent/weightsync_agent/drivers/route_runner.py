@@ -77,10 +77,13 @@ class RouteRunner:
         finally:
             watching.cancel()
             self._over(s.RouteOver(self._task.id, ended.verified, self._writes.close()))
-        if self._receipting is not None:
-            await self._receipting
         await failpoints.reach("source", "verified")
-        await self._task.report(self._end(ended))
+        try:
+            # First of all, so that the others wait no longer: a last receipt to a dead target takes a stall timeout.
+            await self._task.report(self._end(ended))
+        finally:
+            if self._receipting is not None:
+                await self._receipting
 
     async def _watch(self) -> None:
         """Look at the target before there is a bucket to write: a dead one costs its engine no deadline."""

@@ -69,6 +69,30 @@ def test_a_write_that_dies_of_anything_ends_its_route_and_the_worker(world: Run,
     in_virtual_time(main())
 
 
+def test_a_failed_route_is_reported_before_its_last_receipt_is_answered(world: Run, in_virtual_time: Run) -> None:
+    """The target is dead: the other engines of the barrier do not wait for its silence a second time."""
+
+    async def main() -> None:
+        w = world()
+        await w.publish(1)
+        plain = w.client.persist
+
+        async def persist(address: str, path: str, kind: type, body: Any = None, *, seconds: float) -> Any:
+            if path == "/v1/receipts" and body.last:
+                await asyncio.sleep(100)
+            if path == "/v1/receipts":
+                raise Unreachable("no answer")
+            return await plain(address, path, kind, body, seconds=seconds)
+
+        w.client.persist = persist
+        await w.source.order(w.order(1))
+        await asyncio.sleep(5)
+        assert [(end.verified, end.reason) for end in w.client.paths("/v1/routes")] == [(False, "Unreachable")]
+        await w.source.close()
+
+    in_virtual_time(main())
+
+
 def test_buckets_told_twice_are_digested_and_written_once(world: Run, in_virtual_time: Run) -> None:
     """The Publisher sent the same request again: nothing is written again, and the route closes."""
 
