@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,9 +45,9 @@ class Trial:
     written: dict[int, float] = field(default_factory=dict)
 
 
-def commit_times(site: Site, since: float, held: float, but: str = "") -> list[float]:
+def commit_times(site: Site, since: float, held: float, engines: Iterable[str]) -> list[float]:
     """From the order to publish to each engine's commit, without the time for which the harness held the sync."""
-    found = [committed_after(site.log(name), since) for name in site.engines if name != but]
+    found = [committed_after(site.log(name), since) for name in engines]
     return [at - since - held for at in found if at is not None]
 
 
@@ -61,7 +61,7 @@ def clean_publish(site: Site, trial: Trial) -> None:
     if wrong or not until(lambda: site.all_current(number), 10.0):
         trial.problem = trial.problem or f"the world is not whole afterwards: {wrong or 'a gate is closed'}"
         return
-    trial.clean = commit_times(site, since, 0.0)
+    trial.clean = commit_times(site, since, 0.0, site.engines)
     trial.copied += [line["seconds"] for line in site.said("copied", number)]
 
 
@@ -123,7 +123,12 @@ def ended(site: Site, trial: Trial, number: int, since: float, hold: Hold | None
     trial.written = site.written()
     if trial.case.of_engine:
         held = hold.released_at - hold.reached_at if hold is not None else 0.0
-        trial.others += commit_times(site, since, held, but=STRUCK)
+        trial.others += commit_times(site, since, held, served(site, trial.outcomes))
+
+
+def served(site: Site, outcomes: Mapping[str, str]) -> list[str]:
+    """The engines beside the struck one that the publish reached; one that it did not reach is judging's business."""
+    return [name for name in site.engines if name != STRUCK and outcomes.get(name) == "Current"]
 
 
 def mend(site: Site, case: Case, struck: Struck, mended: float) -> float:

@@ -10,7 +10,17 @@ from statistics import median
 
 from tools.chaos.cases import Case, Kind, Scenario, Victim
 from tools.chaos.model import NBYTES
-from tools.chaos.running import Trial, begin, clean_publish, commit_times, ended, heal, letting_go, run_process
+from tools.chaos.running import (
+    Trial,
+    begin,
+    clean_publish,
+    commit_times,
+    ended,
+    heal,
+    letting_go,
+    run_process,
+    served,
+)
 from tools.chaos.site import DEADLINE, STALL, STRUCK, Site, now, sent
 from tools.chaos.striking import workers
 from tools.chaos.traffic import until
@@ -80,7 +90,6 @@ def small_volume(site: Site, case: Case) -> Trial:
     since = now()
     number = site.publish()
     ended(site, trial, number, since)
-    trial.others = commit_times(site, since, 0.0)
     subprocess.run(["mount", "-o", f"remount,size={ENOUGH}", pod.volume], check=True)
     mended = now()
     site.engines[name] = pod
@@ -217,8 +226,9 @@ def control_plane(site: Site, case: Case) -> Trial:
         for _ in range(AWAY - 1):
             since = now()
             number = site.publish()
-            trial.outcomes |= {name: what for name, what in site.outcome(number).items() if what != "Current"}
-            trial.others += commit_times(site, since, 0.0, but=STRUCK)
+            outcomes = site.outcome(number)
+            trial.outcomes |= {name: what for name, what in outcomes.items() if what != "Current"}
+            trial.others += commit_times(site, since, 0.0, served(site, outcomes))
     finally:
         if case.kind is Kind.KILL:
             victim.start()
