@@ -188,7 +188,9 @@ class Coordination:
         for action in self.machine.handle(event, time.monotonic()):
             match action:
                 case e.Outcome(lineage, number, outcome):
-                    self._expect(version_name(lineage, number)).set_result(outcome)
+                    known = self._expect(version_name(lineage, number))
+                    if not known.done():  # the same publish may come twice; its first outcome stands
+                        known.set_result(outcome)
                     metrics.PUBLISHES.labels(outcome=outcome.reason or "Decided").inc()
                 case e.Changed():
                     self._report(report_of(self.machine))
