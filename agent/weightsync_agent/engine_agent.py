@@ -50,6 +50,7 @@ class EngineAgent:
             start=common.start_worker,
             memory_limit=common.limit,
             probe_seconds=common.settings.probe_seconds,
+            arenas=common.settings.target_arenas,
             initial_gate=initial_gate,
         )
         self._heads = Heads(head, lambda: (self.driver.fence.term, self.driver.fence.coordinator))

@@ -75,6 +75,8 @@ class Settings(BaseSettings):
     # Memory and transfer.
     memory_limit: Bytes | None = None  # unset: what the control group says
     source_arenas: Annotated[int, Field(ge=1, le=2)] = 2
+    # With two, the version that is served stays for an engine that restarts while the next one is written.
+    target_arenas: Annotated[int, Field(ge=1, le=2)] = 1
     stall_seconds: Seconds = 5.0  # a route without progress for so long is given up
     io_threads: Annotated[int, Field(ge=1, le=64)] = 4  # MC_NUM_TCP_IO_THREADS: alike on all agents
     slice_bytes: Annotated[Bytes, Field(ge=65536, le=2**30)] = 2**20  # MC_TCP_SLICE_SIZE: alike on all agents

@@ -33,17 +33,18 @@ class Certificate:
     async def fresh(self) -> str:
         """Certify an engine that holds its checkpoint. "": it is; else why it cannot be, and it must stay paused."""
         grants = {rank: secrets.token_hex(16) for rank in self._ranks.targets}
-        for rank, target in self._ranks.targets.items():
-            target.arena.fill(grants[rank])
+        arenas = {rank: target.arenas[0] for rank, target in self._ranks.targets.items()}
+        for rank, each in arenas.items():
+            each.arena.fill(grants[rank])
         await self._adapter.snapshot(self._refs(grants))
-        for rank, target in self._ranks.targets.items():
-            target.arena.seal(grants[rank], BASE)
+        for rank, each in arenas.items():
+            each.arena.seal(grants[rank], BASE)
         self.touched = True
         torn = Journal(
             state=JournalState.TORN,
             version=BASE,
             incarnation=self._life,
-            ranks=tuple(target.journal_rank() for target in self._ranks.targets.values()),
+            ranks=tuple(each.journal_rank() for each in arenas.values()),
             term=0,
             coordinator="",
         )
@@ -53,7 +54,7 @@ class Certificate:
     async def interrupted(self) -> str:
         """An agent died in it: go on from the arenas. "" where the engine is certified now, with its checkpoint."""
         self.touched = True
-        headers = self._ranks.headers()
+        headers = {rank: target.arenas[0].arena.header for rank, target in self._ranks.targets.items()}
         if any(header.version != BASE for header in headers.values()):
             return "an agent died while it certified the engine, and the copy of its checkpoint is gone: restart it"
         return await self._apply({rank: header.grant for rank, header in headers.items()})
@@ -68,11 +69,11 @@ class Certificate:
             if error.reason != NOT_CERTIFIED:
                 raise
             return str(error)
-        for target in self._ranks.targets.values():
-            target.arena.empty()
-        await asyncio.to_thread(self._journal.remove)
+        await asyncio.to_thread(self._journal.remove)  # first: without the arenas it could not be obeyed
         self.touched = False
+        for target in self._ranks.targets.values():
+            target.arenas[0].arena.empty()
         return ""
 
     def _refs(self, grants: Mapping[int, str]) -> tuple[ArenaRef, ...]:
-        return tuple(self._ranks.ref(rank, grant, BASE.root) for rank, grant in sorted(grants.items()))
+        return self._ranks.bases(grants, BASE.root)

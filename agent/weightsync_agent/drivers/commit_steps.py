@@ -119,12 +119,12 @@ class StepRunner:
     async def _apply(self, context: CommitContext) -> None:
         began = time.monotonic()
         try:
-            for target in self._targets.values():
-                await target.apply_begins()
+            for ref in context.arenas:
+                await self._targets[ref.rank].apply_begins(ref.grant)
             await failpoints.reach("target", "applying")
             await self._adapter.apply(context.arenas)
         finally:
-            for target in self._targets.values():
-                await target.apply_ends()
+            for ref in context.arenas:
+                await self._targets[ref.rank].apply_ends(ref.grant)
         context.apply_seconds = time.monotonic() - began
         metrics.APPLY_SECONDS.observe(context.apply_seconds)

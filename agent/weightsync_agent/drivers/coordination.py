@@ -40,7 +40,7 @@ from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient, Unreachable
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import ASK_CURRENT, Coordinator
-from weightsync_agent.protocol.gather import Gather
+from weightsync_agent.protocol.gather import Gather, Gathered
 from weightsync_agent.protocol.reporting import report_of
 from weightsync_agent.protocol.standing import Sealed
 
@@ -108,23 +108,15 @@ class Coordination:
         return plan
 
     async def publishes(self, request: PublishRequest) -> PublishAnswer:
-        """A rank called publish(): answers once all ranks have. Raises Refused at the deadline, naming who lacks."""
+        """A rank called publish(): answers once all ranks have. Raises Refused at the deadline, naming who lacks.
+
+        A request that comes twice gets the same answer twice.
+        """
         plan = self._coordinating()
-        rank = request.writer.rank
-        gathered, void = self._gather.add(request, time.monotonic())
-        for each in void:
-            message = f"rank {each.writer.rank}: publish {each.sequence} is void: the other ranks gave it up"
-            self._answer(each, Refused(message, reason="Superseded"))
-        if request in void:
-            raise Refused(
-                f"rank {rank}: publish {request.sequence} came after the others gave it up", reason="Superseded"
-            )
-        mine = self._waiting[_life(request)] = asyncio.get_running_loop().create_future()
-        if gathered is not None:
-            self._expect(version_name(gathered.lineage, gathered.number))
-            for each in gathered.ranks.values():
-                self._answer(each, PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life))
-            self._feed(e.Published(gathered))
+        known = self._gather.given(request)
+        if known is not None:
+            return self._version(known)
+        mine = self._waiting.get(_life(request)) or self._join(request)
         try:
             return await asyncio.wait_for(asyncio.shield(mine), plan.strategy.deadline_seconds)
         except TimeoutError:
@@ -136,6 +128,25 @@ class Coordination:
                 reason="RanksMissing",
                 status=504,
             ) from None
+
+    def _join(self, request: PublishRequest) -> "asyncio.Future[PublishAnswer]":
+        gathered, void = self._gather.add(request, time.monotonic())
+        for each in void:
+            message = f"rank {each.writer.rank}: publish {each.sequence} is void: the other ranks gave it up"
+            self._answer(each, Refused(message, reason="Superseded"))
+        if request in void:
+            message = f"rank {request.writer.rank}: publish {request.sequence} came after the others gave it up"
+            raise Refused(message, reason="Superseded")
+        mine = self._waiting[_life(request)] = asyncio.get_running_loop().create_future()
+        if gathered is not None:
+            self._expect(version_name(gathered.lineage, gathered.number))
+            for each in gathered.ranks.values():
+                self._answer(each, self._version(gathered))
+            self._feed(e.Published(gathered))
+        return mine
+
+    def _version(self, gathered: Gathered) -> PublishAnswer:
+        return PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life)
 
     def _answer(self, request: PublishRequest, what: PublishAnswer | Refused) -> None:
         future = self._waiting.pop(_life(request), None)

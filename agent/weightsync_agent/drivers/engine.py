@@ -65,6 +65,7 @@ class EngineDriver:
         start: StartWorker,
         memory_limit: int | None,
         probe_seconds: float,
+        arenas: int = 1,
         initial_gate: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.uid = uid
@@ -74,7 +75,9 @@ class EngineDriver:
         self._adapter = adapter
         self._journal = journal
         self._own_pod = own_pod
-        self._ranks = EngineRanks(volume, programs, start, memory_limit)
+        self._ranks = EngineRanks(
+            volume, programs, start, memory_limit=memory_limit, arenas=arenas, served=lambda: self.machine.version
+        )
         self._look_at = Look(adapter, journal, self._ranks)
         self._decided: Decided | None = None
         self._probe = probe_seconds
@@ -319,7 +322,7 @@ class EngineDriver:
             incarnation=self.machine.incarnation,
             pause_mode=mode,
             arenas=tuple(self._ranks.ref(rank, grant, version.root) for rank, grant in grants),
-            ranks=tuple(self.targets[rank].journal_rank() for rank, _ in grants),
+            ranks=tuple(self.targets[rank].granted(grant).journal_rank() for rank, grant in grants),
         )
         self._answer = asyncio.get_running_loop().create_future()
         self._feed(event)
@@ -405,18 +408,18 @@ class EngineDriver:
                 raise Refused("the engine serves no published version", reason="NotCurrent")
             refs = []
             for rank, target in sorted(self.targets.items()):
-                header = target.arena.header
-                if header.version != version:
+                held = target.holding(version)
+                if held is None:
                     raise Refused(f"rank {rank}'s arena is being filled anew", reason="Busy", status=503)
-                refs.append(self._ranks.ref(rank, header.grant, version.root))
+                refs.append(self._ranks.ref(rank, held.arena.header.grant, version.root))
             try:
-                for target in self.targets.values():
-                    await target.apply_begins()
+                for ref in refs:
+                    await self.targets[ref.rank].apply_begins(ref.grant)
                 async with self._adapter.standstill():
                     found = await self._adapter.readback(refs)
             finally:
-                for target in self.targets.values():
-                    await target.apply_ends()
+                for ref in refs:
+                    await self.targets[ref.rank].apply_ends(ref.grant)
         return version.name, all(bool(rank.equal) for rank in found)
 
     async def close(self) -> None:

@@ -3,7 +3,6 @@
 To be made while no commit runs: it pauses the engine, or stops it between two batches.
 """
 
-from weightsync.arena import NO_GRANT
 from weightsync.errors import InputError
 from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.drivers.certificate import Certificate
@@ -12,7 +11,6 @@ from weightsync_agent.engines.base import EngineAdapter, EngineInfo, description
 from weightsync_agent.engines.incarnation import engine_incarnation
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import (
-    BASE,
     EngineSeen,
     Fresh,
     Journal,
@@ -86,7 +84,8 @@ class Look:
         problem = next((p for p in problems if p), "")
         if problem:
             return Seen(life, Fresh(), problem, info.weight_version, paused=not self._goes_on)
-        await adapter.pin([ranks.ref(rank, NO_GRANT, BASE.root) for rank in info.ranks])
+        for arenas in ranks.pinned():
+            await adapter.pin(arenas)
         if fresh or (journal is not None and journal.base):
             return await self._certify(info, life, journal)
         self.base = ""
@@ -109,7 +108,7 @@ class Look:
     async def _recovery(self, journal: Journal | None, unreadable: str, info: EngineInfo, life: str) -> Recovery:
         if unreadable:
             return PauseAndReseed(unreadable)
-        recovery = at_start(journal, self._ranks.headers(), EngineSeen(info.weight_version, life))
+        recovery = at_start(journal, self._ranks.headers(journal), EngineSeen(info.weight_version, life))
         if journal is not None and isinstance(recovery, Keep | Reapply):
             equal = await self._ranks.recovered(journal)
             if isinstance(recovery, Reapply) and not equal:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import structlog
 
-from weightsync.arena import Arena, ArenaState
-from weightsync.buckets import Bucket, needed
+from weightsync.arena import ArenaState, Header
+from weightsync.buckets import Bucket
 from weightsync.convert.program import CopyProgram
-from weightsync.digests import BucketDigest, program_root
 from weightsync.errors import InputError, Refused, TransferError
 from weightsync.version import Version
 from weightsync.wire.v1 import (
@@ -21,12 +20,11 @@ from weightsync.wire.v1 import (
     RankStatus,
     Receipts,
     ReceiptsAnswer,
-    Region,
     VoidRequest,
 )
 from weightsync_agent import failpoints
-from weightsync_agent.arenas.sizing import check_room
-from weightsync_agent.drivers.background import Background, in_thread
+from weightsync_agent.drivers.background import Background
+from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.observability import metrics
 from weightsync_agent.protocol import target as t
@@ -37,93 +35,80 @@ log = structlog.get_logger(__name__)
 
 StartWorker = Callable[[str], Awaitable[TransferWorker]]
 
-PREFAULT = 256 << 20  # bytes at once: mapping pages holds the interpreter's lock, and others must run in between
-
 
 class RankTarget:
-    """Owns the rank's arena file and the worker whose process may be written to."""
+    """Owns the rank's arenas and the worker whose process may be written to.
 
-    def __init__(self, program: CopyProgram, folder: Path, start: StartWorker, memory_limit: int | None) -> None:
+    With two arenas the version that the engine serves stays sealed in one while the next is written into the other.
+    served: what the engine serves now.
+    """
+
+    def __init__(
+        self,
+        program: CopyProgram,
+        folder: Path,
+        start: StartWorker,
+        *,
+        arenas: int = 1,
+        served: Callable[[], Version | None] = lambda: None,
+    ) -> None:
         self.program = program
-        self.path = folder / f"{program.layout.digest}-{program.rank}-0"
-        self.machine = t.Target(program.rank, program.layout.digest, program.digest, needed(program))
+        self.arenas = tuple(TargetArena(program, folder, index) for index in range(arenas))
         self._start = start
-        self._limit = memory_limit
-        self._arena: Arena | None = None
+        self._served = served
         self._worker: TransferWorker | None = None
-        self._region: Region | None = None
         self._background = Background(f"target {program.rank}")
         self._lock = asyncio.Lock()  # one event at a time: a grant is given, fenced or sealed, never two at once
 
     # --- life ---
 
     async def open(self) -> None:
-        """Take over the arena that is there, or make one; start the worker; register once."""
-        self._arena = self._reopen() or await self._create()
+        """Take over the arenas that are there, or make them; start the worker; register each once."""
         try:
+            for each in self.arenas:
+                await each.open()
             await self._register()
         except BaseException:
-            self._arena.close()  # or its lock would keep the next look from taking the same file over
-            self._arena = None
+            for each in self.arenas:
+                each.close()  # or its lock would keep the next look from taking the same file over
             raise
-
-    def _reopen(self) -> Arena | None:
-        if not self.path.exists():
-            return None
-        try:
-            arena = Arena.open(self.path, lock=True)
-        except InputError as error:
-            log.warning(
-                "the arena in the volume cannot be used; a new one is made", path=str(self.path), why=str(error)
-            )
-            return None
-        header = arena.header
-        if header.program != self.program.digest or header.nbytes != self.program.layout.nbytes:
-            arena.close()
-            return None
-        return arena
-
-    async def _create(self) -> Arena:
-        nbytes = self.program.layout.nbytes
-        check_room(nbytes, self._limit, f"the arena of rank {self.program.rank}")
-        arena = Arena.create(
-            self.path,
-            layout=self.program.layout.digest,
-            program=self.program.digest,
-            nbytes=nbytes,
-        )
-        try:
-            await in_thread(arena.prefault, [(at, min(at + PREFAULT, nbytes)) for at in range(0, nbytes, PREFAULT)])
-        except BaseException:
-            arena.close()
-            raise
-        return arena
 
     async def _register(self) -> None:
-        """Start a worker that has the arena registered; where that fails, no region of an earlier one is left."""
-        self._region = None
+        """Start a worker that has the arenas registered; where that fails, no region of an earlier one is left."""
+        for each in self.arenas:
+            each.region = None
         worker = await self._start(f"target-{self.program.rank}")
         try:
-            region = await worker.attach(self.path)
+            regions = [await worker.attach(each.path) for each in self.arenas]
         except BaseException:
             await worker.close()
             raise
-        self._worker, self._region = worker, region
+        self._worker = worker
+        for each, region in zip(self.arenas, regions, strict=True):
+            each.region = region
 
     async def close(self) -> None:
-        """End the worker, keep the arena's file."""
+        """End the worker, keep the arenas' files."""
         await self._background.close()
         if self._worker is not None:
             await self._worker.close()
-        if self._arena is not None:
-            self._arena.close()
+        for each in self.arenas:
+            each.close()
 
-    @property
-    def arena(self) -> Arena:
-        """The open arena. Raises TransferError before open()."""
-        if self._arena is None:
-            raise TransferError(f"rank {self.program.rank} has no arena yet")
-        return self._arena
+    def granted(self, grant: str) -> TargetArena:
+        """The arena of that grant. Raises Refused where it is none's."""
+        for each in self.arenas:
+            if each.machine.grant is not None and each.machine.grant.grant == grant:
+                return each
+        raise Refused(f"grant {grant} is not open at rank {self.program.rank}", reason="GrantClosed")
+
+    def holding(self, version: Version) -> TargetArena | None:
+        """The arena that is sealed as that version."""
+        return next((each for each in self.arenas if each.arena.header.version == version), None)
+
+    def named(self, name: str) -> TargetArena | None:
+        """The arena whose file has that name."""
+        return next((each for each in self.arenas if each.path.name == name), None)
 
     @property
     def worker(self) -> TransferWorker:
@@ -134,57 +119,64 @@ class RankTarget:
 
     async def recover(self, rank: JournalRank, version: Version) -> bool:
         """The arena is sealed as ``version`` and its bytes are those of the journal: take them over."""
-        header = self.arena.header
-        if header.state is not ArenaState.SEALED or header.version != version or rank.program != self.program.digest:
+        found = self.named(rank.arena)
+        if found is None or found.arena.header.version != version or rank.program != self.program.digest:
             return False
+        header = found.arena.header
         async with self._lock:
-            if self.machine.state is not t.TargetState.FENCING:
+            if not self._fencing:
                 await self._living_worker()
-        found = await self.worker.digest(self.path, [Bucket(offset=b.offset, nbytes=b.nbytes) for b in rank.buckets])
-        if tuple(found) != rank.buckets:
+        computed = await self.worker.digest(
+            found.path, [Bucket(offset=b.offset, nbytes=b.nbytes) for b in rank.buckets]
+        )
+        if tuple(computed) != rank.buckets:
             log.error("the sealed arena's bytes are not those of the journal", rank=rank.rank, version=version.name)
             return False
         async with self._lock:
-            if self.machine.state is t.TargetState.EMPTY:
-                self._handle(t.Recovered(version, header.grant, rank.program, rank.buckets))
+            if found.machine.state is t.TargetState.EMPTY:
+                found.handle(t.Recovered(version, header.grant, rank.program, rank.buckets))
         return True
+
+    @property
+    def _fencing(self) -> bool:
+        return any(each.machine.state is t.TargetState.FENCING for each in self.arenas)
 
     # --- requests ---
 
     async def grant(self, request: GrantRequest) -> Grant:
         """The handshake. Raises Refused with what differs, before anything is written."""
         async with self._lock:
-            self.machine.check_ask(request)
+            chosen = self.arenas[t.choose([each.rank for each in self.arenas], self._served())]
+            chosen.machine.check_ask(request)
             await self._living_worker()
-            region = self._region
+            region = chosen.region
             if region is None:
                 raise TransferError(f"rank {self.program.rank} has no registered arena")
             agree(request.ours, self.worker.capabilities)
-            actions = self._handle(t.Ask(request, secrets.token_hex(16)))
+            actions = chosen.handle(t.Ask(request, secrets.token_hex(16)))
             for action in actions:
                 if isinstance(action, t.ReplaceWorker):
-                    self._background.spawn(self._replace_worker())
+                    self._background.spawn(self._replace_worker(chosen))
                 if isinstance(action, t.RefuseAsk):
                     raise Refused(action.message, reason="Fencing", status=503)
-                if isinstance(action, t.WriteFilling):
-                    self.arena.fill(action.grant)
+                chosen.seals(action)
             given = next(action for action in actions if isinstance(action, t.GiveGrant))
         return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities)
 
-    async def _replace_worker(self) -> None:
+    async def _replace_worker(self, fenced: TargetArena) -> None:
         """Feed what became of it, whatever that is: no failure may leave the rank fencing."""
         try:
-            await self._fence()
+            await self._fence(fenced)
         except Exception as error:
             async with self._lock:
-                self._handle(t.FenceFailed(f"{type(error).__name__}: {error}"))
+                fenced.handle(t.FenceFailed(f"{type(error).__name__}: {error}"))
             raise
         async with self._lock:
-            self._handle(t.Fenced())
+            fenced.handle(t.Fenced())
 
-    async def _fence(self) -> None:
+    async def _fence(self, fenced: TargetArena) -> None:
         """Writers of the old grant may still write: only the death of the process that they reach ends that."""
-        grant = self.machine.grant
+        grant = fenced.machine.grant
         log.warning(
             "fence: killing the receiving worker", rank=self.program.rank, open=sorted(grant.open if grant else ())
         )
@@ -197,17 +189,19 @@ class RankTarget:
     async def void(self, request: VoidRequest) -> None:
         """These writers never got an order for the grant: they will not write, and their parts are closed."""
         async with self._lock:
-            for writer in request.writers:
-                event = t.LastReceipt(request.grant, writer.key, "it was never ordered to write")
-                if self.machine.takes(event):
-                    self._handle(event)
+            for each in self.arenas:
+                for writer in request.writers:
+                    event = t.LastReceipt(request.grant, writer.key, "it was never ordered to write")
+                    if each.machine.takes(event):
+                        each.handle(event)
 
     async def _living_worker(self) -> None:
         """A worker that died by itself is replaced: nobody reaches the arena through it any more.
 
         So is one whose replacement failed: it ended before that was tried.
         """
-        if self._worker is not None and self._region is not None and not self._worker.dead.done():
+        registered = all(each.region is not None for each in self.arenas)
+        if self._worker is not None and registered and not self._worker.dead.done():
             return
         why = self._worker.dead.result() if self._worker is not None and self._worker.dead.done() else "none is left"
         log.warning("the rank has no receiving worker; another is started", rank=self.program.rank, why=why)
@@ -216,7 +210,9 @@ class RankTarget:
 
     async def receipts(self, request: Receipts) -> ReceiptsAnswer:
         """Digest and compare the buckets that a writer calls terminal; close the writer's part with its last."""
-        grant = self.machine.check_grant(request.grant, request.writer.key)
+        written = self.granted(request.grant)
+        machine = written.machine
+        grant = machine.check_grant(request.grant, request.writer.key)
         answer = ReceiptsAnswer()
         if request.buckets and request.writer.key not in grant.open:
             raise Refused(f"{request.writer.key} closed its part of grant {grant.grant}", reason="GrantClosed")
@@ -227,62 +223,51 @@ class RankTarget:
             await failpoints.reach("target", "writing")
             began = time.monotonic()
             runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in request.buckets]
-            computed = tuple(await self.worker.digest(self.path, runs))
+            computed = tuple(await self.worker.digest(written.path, runs))
             metrics.PHASE_SECONDS.labels(phase="check").observe(time.monotonic() - began)
             async with self._lock:
-                self.machine.check_grant(request.grant, request.writer.key)
-                actions = self._handle(t.Landed(request.grant, computed, request.buckets))
+                machine.check_grant(request.grant, request.writer.key)
+                actions = written.handle(t.Landed(request.grant, computed, request.buckets))
             found = next(action for action in actions if isinstance(action, t.AnswerReceipt))
             answer = ReceiptsAnswer(verified=found.verified, unequal=found.unequal)
         if request.last:
             async with self._lock:
-                self._handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
+                written.handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
             await failpoints.reach("target", "verified")
         return answer
 
     async def seal(self, request: CommitRequest) -> None:
         """Seal the arena as the decided version, if it is. Raises Refused with what is missing."""
         async with self._lock:
-            self.machine.check_commit(request)
-            for action in self._handle(t.Commit(request, self.program.rank)):
-                if isinstance(action, t.Seal):
-                    self.arena.seal(action.grant, action.version)
+            mine = next((rank for rank in request.ranks if rank.rank == self.program.rank), None)
+            sealed = self.granted(mine.grant) if mine is not None else self.arenas[0]
+            sealed.machine.check_commit(request)
+            for action in sealed.handle(t.Commit(request, self.program.rank)):
+                sealed.seals(action)
 
-    async def apply_begins(self) -> None:
-        """No grant from here on."""
+    async def apply_begins(self, grant: str) -> None:
+        """No grant of that arena from here on."""
         async with self._lock:
-            self._handle(t.ApplyBegins())
+            self.granted(grant).handle(t.ApplyBegins())
 
-    async def apply_ends(self) -> None:
+    async def apply_ends(self, grant: str) -> None:
         """Grants again."""
         async with self._lock:
-            if self.machine.takes(t.ApplyEnds()):
-                self._handle(t.ApplyEnds())
-
-    def _handle(self, event: object) -> list[object]:
-        return self.machine.handle(event, time.monotonic())
+            applied = self.granted(grant)
+            if applied.machine.takes(t.ApplyEnds()):
+                applied.handle(t.ApplyEnds())
 
     # --- what others may know ---
 
-    def verified(self) -> tuple[BucketDigest, ...]:
-        """The buckets that this rank verified, by offset."""
-        return tuple(self.machine.verified[offset] for offset in sorted(self.machine.verified))
-
-    def journal_rank(self) -> JournalRank:
-        """What a journal must hold of this rank."""
-        return JournalRank(
-            rank=self.program.rank, program=self.program.digest, arena=self.path.name, buckets=self.verified()
-        )
-
-    def root(self) -> str:
-        """The replica's root over the verified buckets."""
-        return program_root(self.verified())
-
     def status(self) -> RankStatus:
-        """For GET /v1/status."""
-        header = self.arena.header
+        """For GET /v1/status: the arena of the newest version, else of the grant that is open."""
+        header = max((each.arena.header for each in self.arenas), key=_newest)
         state = {ArenaState.EMPTY: "Empty", ArenaState.FILLING: "Filling", ArenaState.SEALED: "Sealed"}[header.state]
         version = header.version.name if header.version else ""
         return RankStatus.model_validate(
             {"rank": self.program.rank, "state": state, "grant": header.grant, "version": version}
         )
+
+
+def _newest(header: Header) -> tuple[int, int]:
+    return header.version.number if header.version else 0, header.state

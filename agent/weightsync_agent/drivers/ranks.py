@@ -1,32 +1,54 @@
-"""The engine's ranks as this agent holds them: one arena with its receiving worker for each."""
+"""The engine's ranks as this agent holds them: arenas, with one receiving worker for each rank."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from weightsync.announcement import TargetRank
-from weightsync.arena import Header
+from weightsync.arena import NO_GRANT, Header
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import Refused
+from weightsync.version import Version
+from weightsync_agent.arenas.sizing import check_room
 from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
+from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.engines.base import ArenaRef
 from weightsync_agent.journal.records import Journal
 from weightsync_agent.volume import Volume
 
+NO_ROOT = "0" * 64
+
 
 class EngineRanks:
-    """By rank; empty before the first look at the engine."""
+    """By rank; empty before the first look at the engine. served: the version that the engine serves now."""
 
-    def __init__(self, volume: Volume, programs: Programs, start: StartWorker, memory_limit: int | None) -> None:
+    def __init__(
+        self,
+        volume: Volume,
+        programs: Programs,
+        start: StartWorker,
+        *,
+        memory_limit: int | None,
+        arenas: int,
+        served: Callable[[], Version | None],
+    ) -> None:
         self.targets: dict[int, RankTarget] = {}
         self.lives: dict[int, str] = {}  # the process of each rank that was looked at: no other may be written to
         self.volume = volume
         self._programs = programs
         self._start = start
         self._limit = memory_limit
+        self._arenas = arenas
+        self._served = served
 
     async def open(self, programs: Iterable[CopyProgram]) -> None:
-        """Take over or make the arena of each; a rank whose program changed gets another one."""
+        """Take over or make the arenas of each; a rank whose program changed gets others.
+
+        Raises InputError where all of them do not fit into the memory limit.
+        """
+        programs = tuple(programs)
+        held = self._arenas * sum(program.layout.nbytes for program in programs)
+        check_room(held, self._limit, f"{self._arenas} arenas for each of {len(programs)} ranks: together they")
         for program in programs:
             known = self.targets.get(program.rank)
             if known is not None and known.program.digest == program.digest:
@@ -35,33 +57,52 @@ class EngineRanks:
                 del self.targets[program.rank]
                 await known.close()
             await in_thread(self._programs.put, program)
-            target = RankTarget(program, self.volume.arenas, self._start, self._limit)
+            target = RankTarget(program, self.volume.arenas, self._start, arenas=self._arenas, served=self._served)
             await target.open()
             self.targets[program.rank] = target
 
     def find(self, rank: int) -> RankTarget:
-        """The rank's arena. Raises Refused where the engine has no such rank (yet)."""
+        """The rank. Raises Refused where the engine has no such rank (yet)."""
         found = self.targets.get(rank)
         if found is None:
             raise Refused(f"rank {rank} is not here (yet)", reason="UnknownRank", status=404)
         return found
 
     def ref(self, rank: int, grant: str, root: str) -> ArenaRef:
-        """The rank's arena as the engine sees it."""
-        target = self.targets[rank]
+        """The rank's arena of that grant as the engine sees it."""
+        return self._ref(self.targets[rank].granted(grant), grant, root)
+
+    def _ref(self, arena: TargetArena, grant: str, root: str) -> ArenaRef:
+        rank = arena.program.rank
         return ArenaRef(
             rank=rank,
-            arena=target.path,
+            arena=arena.path,
             program=self.volume.rank_program(rank),
-            layout=target.program.layout.digest,
+            layout=arena.program.layout.digest,
             grant=grant,
             root=root,
             incarnation=self.lives.get(rank, ""),
         )
 
-    def headers(self) -> dict[int, Header]:
-        """What each arena holds."""
-        return {rank: target.arena.header for rank, target in self.targets.items()}
+    def bases(self, grants: Mapping[int, str], root: str) -> tuple[ArenaRef, ...]:
+        """Each rank's first arena, which a certification uses under a grant of its own."""
+        return tuple(self._ref(self.targets[rank].arenas[0], grant, root) for rank, grant in sorted(grants.items()))
+
+    def pinned(self) -> list[list[ArenaRef]]:
+        """Every arena, in rounds of one for each rank."""
+        return [
+            [self._ref(target.arenas[index], NO_GRANT, NO_ROOT) for _, target in sorted(self.targets.items())]
+            for index in range(self._arenas)
+        ]
+
+    def headers(self, journal: Journal | None) -> dict[int, Header]:
+        """By rank, what the arena holds that the journal names; without a rank whose arena is not here."""
+        found = {
+            rank.rank: self.targets[rank.rank].named(rank.arena)
+            for rank in (journal.ranks if journal is not None else ())
+            if rank.rank in self.targets
+        }
+        return {rank: arena.arena.header for rank, arena in found.items() if arena is not None}
 
     def announced(self) -> tuple[TargetRank, ...]:
         """What is said of them to the operator."""

@@ -1,8 +1,8 @@
 """Pairing the ranks' publishes into versions. Pure.
 
-Every trainer rank calls publish() once a step; the n-th calls of all ranks are one version. Publishes of two steps are
-never paired: the version would mix them. Only a rank that restarted alone, whose count says nothing yet, is taken at
-its word: what it publishes while all others are at one step belongs to that step. The lineage is a
+Every trainer rank calls publish() once a step; the n-th calls of all ranks are one version. Publishes of two steps
+are never paired: the version would mix them. Only a rank that restarted alone, whose count says nothing yet, is
+taken at its word: what it publishes while all others are at one step belongs to that step. The lineage is a
 digest of all ranks' nonces, so that one rank restarting alone begins a new lineage for all, and the same lives
 always give the same lineage, whoever coordinates.
 """
@@ -44,6 +44,12 @@ class Gather:
 
     waiting: dict[int, PublishRequest] = field(default_factory=dict)
     began: float = 0.0
+    last: Gathered | None = None
+
+    def given(self, request: PublishRequest) -> Gathered | None:
+        """The version that this very publish is part of already: a request may come twice."""
+        paired = self.last.ranks.get(request.writer.rank) if self.last is not None else None
+        return self.last if paired is not None and _same(paired, request) else None
 
     def add(self, request: PublishRequest, now: float) -> tuple[Gathered | None, list[PublishRequest]]:
         """Take a rank's publish; returns the version if it was the last to come, and publishes that are void.
@@ -60,7 +66,8 @@ class Gather:
                     f"{other.writer.rank} says {other.world_size} in {other.stages}: give every Publisher the same",
                     reason="WorldsDiffer",
                 )
-        void = [self.waiting[rank]] if rank in self.waiting else []
+        before = self.waiting.get(rank)
+        void = [before] if before is not None and not _same(before, request) else []
         if not self.waiting:
             self.began = now
         self.waiting[rank] = request
@@ -72,7 +79,8 @@ class Gather:
         ranks, self.waiting = dict(sorted(self.waiting.items())), {}
         lineage = lineage_of({r: each.nonce for r, each in ranks.items()})
         label = next((each.label for each in ranks.values() if each.label), "")
-        return Gathered(lineage, max(each.step for each in ranks.values()), label, ranks, self.began), void
+        self.last = Gathered(lineage, max(each.step for each in ranks.values()), label, ranks, self.began)
+        return self.last, void
 
     def _late(self) -> list[int]:
         """Ranks whose publish is an earlier step than the others'."""
@@ -93,3 +101,8 @@ class Gather:
             return []
         size = next(iter(self.waiting.values())).world_size
         return [rank for rank in range(size) if rank not in self.waiting]
+
+
+def _same(a: PublishRequest, b: PublishRequest) -> bool:
+    """One call of publish(), whatever was learned between its two requests."""
+    return (a.writer, a.nonce, a.sequence) == (b.writer, b.nonce, b.sequence)

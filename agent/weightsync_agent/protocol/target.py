@@ -8,6 +8,7 @@
 - while the engine copies from the arena no grant is given.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -137,6 +138,31 @@ class RefuseAsk:
     """Action: refuse the asker; it asks again until the fence is through."""
 
     message: str
+
+
+@dataclass(frozen=True)
+class RankArena:
+    """One of a rank's arenas. version: of its bytes, None where they are none."""
+
+    state: TargetState
+    version: Version | None = None
+
+
+def choose(arenas: Sequence[RankArena], served: Version | None) -> int:
+    """Which of a rank's arenas the next grant is for.
+
+    One that is being filled or fenced comes first: two of a rank are never filled at once, and its fence must be
+    passed. Then an empty one; then a sealed one, and last of all the one whose version the engine serves: as long as
+    there are two, that one stays for an engine that restarts.
+    """
+    order = [TargetState.FENCING, TargetState.FILLING, TargetState.EMPTY, TargetState.SEALED, TargetState.APPLYING]
+
+    def cost(index: int) -> tuple[int, bool, int]:
+        arena = arenas[index]
+        number = arena.version.number if arena.version is not None else 0
+        return order.index(arena.state), arena.version is not None and arena.version == served, number
+
+    return min(range(len(arenas)), key=cost)
 
 
 class Target(Machine[TargetState]):

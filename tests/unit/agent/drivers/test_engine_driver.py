@@ -30,6 +30,7 @@ from weightsync_agent.journal.file import JournalFile
 from weightsync_agent.journal.records import JournalState
 from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.protocol.engine_leader import KeepPaused, LeaderState
+from weightsync_agent.protocol.fence import OpenGrant
 from weightsync_agent.protocol.target import TargetState
 from weightsync_agent.volume import Volume
 
@@ -210,8 +211,10 @@ class World:
     async def commit(self, version: Version) -> None:
         """From sealed arenas on."""
         for target in self.driver.targets.values():
-            target.arena.seal(GRANT, version)
-            target.machine.state, target.machine.version = TargetState.SEALED, version
+            held = target.arenas[0]
+            held.arena.seal(GRANT, version)
+            held.machine.state, held.machine.version = TargetState.SEALED, version
+            held.machine.grant = OpenGrant(GRANT, 1, "c", "x", version.lineage, version.number, target.program.digest)
         grants = tuple((rank, GRANT) for rank in self.driver.targets)
         async with self.driver._committing:
             await self.driver._run_commit(Decided(version=version, term=1), grants, "Abort")
@@ -291,7 +294,7 @@ async def test_every_failed_step_ends_the_commit_torn(tmp_path: Path, error: Exc
     assert world.state is LeaderState.TORN
     assert world.pod.gate is not None
     assert not world.pod.gate.status
-    assert world.driver.targets[0].machine.state is TargetState.SEALED
+    assert world.driver.targets[0].arenas[0].machine.state is TargetState.SEALED
     world.engine.fail.clear()
     await world.commit(V1)
     assert world.driver.machine.serves(V1)
@@ -304,13 +307,13 @@ async def test_no_rank_stays_applying_where_another_cannot_begin(tmp_path: Path)
     await world.seen()
     first, second = world.driver.targets.values()
 
-    async def cannot() -> None:
+    async def cannot(grant: str) -> None:
         raise TransferError("rank 1 cannot begin")
 
     second.apply_begins = cannot  # type: ignore[method-assign]
     with pytest.raises(Refused):
         await world.commit(V1)
-    assert first.machine.state is TargetState.SEALED
+    assert first.arenas[0].machine.state is TargetState.SEALED
     await world.driver.close()
 
 
@@ -321,10 +324,10 @@ async def test_no_rank_stays_applying_after_a_readback_that_could_not_begin(tmp_
     await world.commit(V1)
     assert await world.driver.readback() == (V1.name, True)
     first, second = world.driver.targets.values()
-    second.machine.state = TargetState.EMPTY
+    second.arenas[0].machine.state = TargetState.EMPTY
     with pytest.raises(ProtocolError):
         await world.driver.readback()
-    assert first.machine.state is TargetState.SEALED
+    assert first.arenas[0].machine.state is TargetState.SEALED
     await world.driver.close()
 
 
@@ -459,7 +462,7 @@ async def test_a_fresh_engine_is_certified_on_its_own_checkpoint(tmp_path: Path)
     assert world.state is LeaderState.FRESH
     assert world.engine.calls == ["resume", "stand", "describe", "snapshot", "apply", "apply", "go on"]
     assert not JournalFile.within(tmp_path).path.exists()
-    assert world.driver.targets[0].arena.header.state is ArenaState.EMPTY
+    assert world.driver.targets[0].arenas[0].arena.header.state is ArenaState.EMPTY
     await world.driver.close()
 
 

@@ -10,9 +10,10 @@ import pytest
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
 from weightsync.errors import InputError, Refused, TransferError
 from weightsync.layout import lay_out
+from weightsync.version import Version
 from weightsync.wire.v1 import Capabilities, GrantRequest, Region, WriterId
 from weightsync_agent.drivers.rank_target import RankTarget
-from weightsync_agent.protocol.target import TargetState
+from weightsync_agent.protocol.target import RankArena, Recovered, TargetState, choose
 
 OURS = Capabilities(mooncake="1", transport="tcp")
 
@@ -23,11 +24,13 @@ class Worker:
     def __init__(self, number: int, broken: Exception | None) -> None:
         self.number, self.broken, self.capabilities = number, broken, OURS
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.attached: list[Path] = []
 
     async def attach(self, path: Path) -> Region:
         if self.broken is not None:
             raise self.broken
-        return Region(session=str(self.number), address=1, nbytes=16)
+        self.attached.append(path)
+        return Region(session=str(self.number), address=len(self.attached), nbytes=16)
 
     def kill(self) -> None:
         if not self.dead.done():
@@ -49,11 +52,11 @@ class Workers:
         return self.all[-1]
 
 
-def target(folder: Path, workers: Workers) -> RankTarget:
+def target(folder: Path, workers: Workers, arenas: int = 1, served: Version | None = None) -> RankTarget:
     piece = Piece(box=((0, 4),), offset=0, strides=(4,), dtype="float32")
     tensor = TensorCopies(name="w", dtype="float32", shape=(4,), pieces=(piece,))
     program = CopyProgram(rank=0, layout=lay_out([("w", "float32", (4,))]), tensors=(tensor,))
-    return RankTarget(program, folder, workers.start, None)
+    return RankTarget(program, folder, workers.start, arenas=arenas, served=lambda: served)
 
 
 def ask(of: RankTarget, number: int) -> GrantRequest:
@@ -86,7 +89,7 @@ async def test_a_failed_fence_ends_and_the_next_asker_gets_a_living_region(tmp_p
     assert (await rank.grant(ask(rank, 1))).region.session == "0"
     with pytest.raises(Refused, match="ask again"):
         await rank.grant(ask(rank, 2))
-    await until(lambda: rank.machine.state is TargetState.EMPTY)
+    await until(lambda: rank.arenas[0].machine.state is TargetState.EMPTY)
     assert all(worker.dead.done() for worker in workers.all)
     assert (await rank.grant(ask(rank, 2))).region.session == "2"
     await rank.close()
@@ -104,3 +107,65 @@ async def test_an_arena_whose_registration_failed_can_be_taken_over(tmp_path: Pa
     await rank.open()
     assert inodes(tmp_path) == before
     await rank.close()
+
+
+V1, V2 = (Version(lineage="3" * 16, number=n, root="4" * 64) for n in (1, 2))
+
+
+async def test_with_two_arenas_the_served_version_stays_while_the_next_is_written(tmp_path: Path) -> None:
+    """Each grant is for the other arena, whichever the engine serves; both are registered in the one worker."""
+    workers = Workers()
+    rank = target(tmp_path, workers, arenas=2, served=V1)
+    await rank.open()
+    assert len(workers.all[0].attached) == 2
+    first, second = rank.arenas
+    first.arena.seal("a" * 32, V1)
+    first.handle(Recovered(V1, "a" * 32, rank.program.digest, ()))
+    given = await rank.grant(ask(rank, 2))
+    assert given.region.address == 2
+    assert rank.holding(V1) is first
+    assert rank.granted(given.grant) is second
+    await rank.close()
+
+
+async def test_a_fence_of_one_arena_registers_both_in_the_next_worker(tmp_path: Path) -> None:
+    """The grant that must be fenced is fenced before any other is given, and the served arena is registered anew."""
+    workers = Workers()
+    rank = target(tmp_path, workers, arenas=2, served=V1)
+    await rank.open()
+    rank.arenas[0].handle(Recovered(V1, "a" * 32, rank.program.digest, ()))
+    await rank.grant(ask(rank, 2))
+    for _ in range(2):
+        with pytest.raises(Refused, match="ask again"):
+            await rank.grant(ask(rank, 3))
+    await until(lambda: rank.arenas[1].machine.state is TargetState.EMPTY)
+    given = await rank.grant(ask(rank, 3))
+    assert (given.region.session, given.region.address) == ("1", 2)
+    assert len(workers.all[1].attached) == 2
+    assert rank.arenas[0].machine.state is TargetState.SEALED
+    await rank.close()
+
+
+_S = TargetState
+
+
+@pytest.mark.parametrize(
+    ("arenas", "served", "chosen"),
+    [
+        ([RankArena(_S.SEALED, V1)], V1, 0),
+        ([RankArena(_S.SEALED, V1), RankArena(_S.EMPTY)], V1, 1),
+        ([RankArena(_S.SEALED, V1), RankArena(_S.SEALED, V2)], V1, 1),
+        ([RankArena(_S.SEALED, V1), RankArena(_S.SEALED, V2)], V2, 0),
+        ([RankArena(_S.SEALED, V2), RankArena(_S.SEALED, V1)], None, 1),
+        ([RankArena(_S.EMPTY), RankArena(_S.FILLING)], V1, 1),
+        ([RankArena(_S.EMPTY), RankArena(_S.FENCING)], V1, 1),
+        ([RankArena(_S.APPLYING, V2), RankArena(_S.SEALED, V1)], V1, 1),
+    ],
+    ids=[
+        "the only one", "an empty one", "the one that is not served", "the older one", "a torn engine's older one",
+        "the one that is being filled", "the one that is being fenced", "never the one that is applied",
+    ],
+)  # fmt: skip
+def test_which_arena_the_next_grant_is_for(arenas: list[RankArena], served: Version | None, chosen: int) -> None:
+    """No two of a rank are filled at once, and what the engine serves is the last to go."""
+    assert choose(arenas, served) == chosen

@@ -14,7 +14,8 @@ def call(
 ) -> PublishRequest:
     return PublishRequest(
         writer=WriterId(uid=f"pod-{rank}", rank=rank), world_size=size, stage=0, stages=1,
-        nonce=nonce or (A, B)[rank], sequence=sequence, offset=offset, paired=paired, label=f"step {sequence}" if rank == 0 else "",
+        nonce=nonce or (A, B)[rank], sequence=sequence, offset=offset, paired=paired,
+        label=f"step {sequence}" if rank == 0 else "",
     )  # fmt: skip
 
 
@@ -91,3 +92,16 @@ def test_missing_ranks_are_named() -> None:
     assert gather.missing() == []
     gather.add(call(1, 1), 0.0)
     assert gather.missing() == [0]
+
+
+def test_a_request_that_comes_twice_is_one_publish() -> None:
+    """While it waits nothing is void; once it is paired it is told its version again."""
+    gather = Gather()
+    gather.add(call(0, 1), 0.0)
+    assert gather.add(call(0, 1), 0.0) == (None, [])
+    found, void = gather.add(call(1, 1), 0.0)
+    assert void == []
+    assert gather.given(call(0, 1)) is found
+    assert gather.given(call(1, 1, offset=3)) is found
+    assert gather.given(call(0, 2)) is None
+    assert gather.given(call(0, 1, C)) is None
