@@ -215,7 +215,7 @@ class SourceRunner:
             log.info("a sealed arena outlived the agent", arena=arena, version=action.version.name)
         else:
             log.warning("a sealed arena is emptied", arena=arena, version=action.version.name, why=why)
-        self.feed(s.Compared(replica, action.version, equal))
+        self.feed(s.Compared(replica, equal))
 
     def _answer(self, sync: str, refused: Refused | None) -> None:
         answer = self._answers.pop(sync, None)

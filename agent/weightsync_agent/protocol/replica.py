@@ -137,7 +137,6 @@ def choose(replicas: Sequence[Replica], count: int) -> Replica | int | None:
 
 
 _S = ReplicaState
-_LATE = (s.Cut, s.Digested, s.Copied, s.Named, s.Settled, s.Decided, s.Compared)
 _TAKE = (Row(_S.FILLING, Replica._take, lambda m, e: not m.readers, "nobody reads it: fill"),)
 
 
@@ -152,7 +151,7 @@ def _broken(*states: ReplicaState) -> dict[tuple[object, type], tuple[Row, ...]]
 Replica.table = {
     **{(state, Take): _TAKE for state in (_S.EMPTY, _S.SPENT, _S.FOUND, _S.SEALED)},
     **_broken(_S.FILLING, _S.FILLED, _S.SPENT),
-    **_ignore(_S.EMPTY, *_LATE, s.Broken),
+    **_ignore(_S.EMPTY, s.Decided, s.Compared),
     (_S.EMPTY, Recover): (
         Row(_S.FOUND, Replica._recover, lambda m, e: e.newest, "compare what repairs may need"),
         Row(_S.SPENT, Replica._recover, name="older: the next to be filled"),
@@ -189,17 +188,16 @@ Replica.table = {
         Row(_S.SEALED, Replica._seal, lambda m, e: m.mine(e), "decided: seal"),
         Row(_S.SPENT, name="ended undecided: the next to be filled"),
     ),
-    **_ignore(_S.FILLED, s.Cut, s.Digested, s.Copied, s.Compared),
+    **_ignore(_S.FILLED, s.Copied, s.Compared),
     (_S.SPENT, s.Decided): (
         Row(_S.SEALED, Replica._seal, lambda m, e: m.mine(e), "decided after all: seal"),
         Row(_S.SPENT, name="another version"),
     ),
-    **_ignore(_S.SPENT, s.Cut, s.Digested, s.Copied, s.Named, s.Settled, s.Compared),
+    **_ignore(_S.SPENT, s.Copied, s.Compared),
     (_S.FOUND, s.Compared): (
-        Row(_S.SEALED, None, lambda m, e: e.version == m.version and e.equal, "the bytes are the version"),
-        Row(_S.EMPTY, Replica._empty, lambda m, e: e.version == m.version, "they are not: empty"),
-        Row(_S.FOUND, name="of other bytes"),
+        Row(_S.SEALED, None, lambda m, e: e.equal, "the bytes are the version"),
+        Row(_S.EMPTY, Replica._empty, name="they are not: empty"),
     ),
     **_ignore(_S.FOUND, s.Decided),
-    **_ignore(_S.SEALED, *_LATE, s.Broken),
+    **_ignore(_S.SEALED, s.Copied, s.Settled, s.Decided, s.Compared, s.Broken),
 }

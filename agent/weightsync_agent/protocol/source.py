@@ -339,12 +339,22 @@ def _second(machine: Source, event: s.Ordered | s.Ended) -> bool:
     return machine.admission.second(event)
 
 
-def _ordered(*may: SourceState) -> tuple[Row, ...]:
+_WAITS = (
+    Row(
+        None,
+        None,
+        lambda m, e: m.pending is not None and m.pending.order.sync == e.order.sync,
+        "told again: it waits",
+    ),
+)
+
+
+def _ordered(*may: SourceState, waits: tuple[Row, ...] = ()) -> tuple[Row, ...]:
     return (
         Row(None, Source._refuse_order, _stale, "a term that is over"),
         Row(None, Source._refuse_order, _second, "a second coordinator in one term"),
         Row(None, Source._again, lambda m, e: e.order.sync in m.admission.taken, "told again: it started once"),
-        Row(None, None, lambda m, e: m.pending is not None and m.pending.order.sync == e.order.sync, "told again"),
+        *waits,
         Row(None, Source._after_end, lambda m, e: e.order.sync in m.admission.over, "its end was here before it"),
         Row(None, Source._order, name="take it up", may=may),
     )
@@ -359,7 +369,6 @@ def _ended(*may: SourceState) -> tuple[Row, ...]:
 
 
 _EVERYWHERE = (
-    (s.Found, Source._recover, "what outlived the agent"),
     (s.Begin, Source._begin, "arenas for a publish"),
     (s.NoRoom, Source._no_room, "another arena must go, or the publish"),
     (s.Cut, Source._cut, "its buckets"),
@@ -375,7 +384,6 @@ _EVERYWHERE = (
     (s.Tick, Source._tick, "what is due"),
 )
 _GUARDS: dict[type, Guard] = {
-    s.Found: lambda m, e: not m.shelf.publishes and not m.shelf.all(),
     s.Begin: lambda m, e: e.publish not in m.shelf.publishes,
     s.Copied: lambda m, e: not m.lacks(e.publish),
 }
@@ -387,15 +395,23 @@ _MAY = {
 }
 
 Source.table = {
+    (_S.IDLE, s.Found): (
+        Row(
+            _S.IDLE,
+            Source._recover,
+            lambda m, e: not m.shelf.publishes and not m.shelf.all(),
+            "what outlived the agent",
+        ),
+    ),
     **{
-        (state, event): (Row(None, do, name=name, may=_MAY[state]),)
+        (state, event): (Row(None, do, _GUARDS.get(event), name, _MAY[state]),)
         for state in _S
         for event, do, name in _EVERYWHERE
     },
     (_S.IDLE, s.Ordered): _ordered(_S.WAITING, _S.RUNNING),
-    (_S.WAITING, s.Ordered): _ordered(_S.IDLE, _S.RUNNING),
+    (_S.WAITING, s.Ordered): _ordered(_S.IDLE, _S.RUNNING, waits=_WAITS),
     (_S.RUNNING, s.Ordered): _ordered(_S.ENDING),
-    (_S.ENDING, s.Ordered): _ordered(),
+    (_S.ENDING, s.Ordered): _ordered(waits=_WAITS),
     (_S.IDLE, s.Ended): _ended(),
     (_S.WAITING, s.Ended): _ended(_S.IDLE),
     (_S.RUNNING, s.Ended): _ended(_S.ENDING),

@@ -55,7 +55,6 @@ class Compared:
     """The bytes of a found replica were digested and are, or are not, what its record says."""
 
     replica: ReplicaId
-    version: Version
     equal: bool
 
 
