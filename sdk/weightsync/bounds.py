@@ -6,7 +6,7 @@ not where it would be packed, multiplied or counted to.
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 LARGEST = 2**63 - 1  # what a header's and a digest's eight bytes hold, and what the API server's integers do
 MOST_RANKS = 2**16
@@ -17,4 +17,5 @@ Offset = Annotated[int, Field(ge=0, le=LARGEST)]  # bytes; also elements along a
 Size = Annotated[int, Field(ge=1, le=LARGEST)]  # bytes
 Number = Annotated[int, Field(ge=1, le=LARGEST)]  # of a version, of a publish
 Term = Annotated[int, Field(ge=0, le=LARGEST)]  # also a generation
+MANY = FailFast()  # of a list that may be long: one wrong item is enough, a million errors would fill the memory
 DIMENSIONS = 16  # of a tensor, at most

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from weightsync.bounds import DIMENSIONS, Offset, Size
+from weightsync.bounds import DIMENSIONS, MANY, Offset, Size
 from weightsync.records import Record
 
 ALIGNMENT = 256  # bytes: every parameter starts on it, as CUDA allocations do
@@ -37,7 +37,7 @@ class Parameter(Record):
 class Layout(Record):
     """All parameters of one engine rank, by rising offset, none overlapping; ``nbytes`` is the payload's size."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: Annotated[tuple[Parameter, ...], MANY]
     nbytes: Size
 
     @model_validator(mode="after")

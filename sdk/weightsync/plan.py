@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from weightsync.announcement import SourceRank, TargetRank
-from weightsync.bounds import Rank, Term
+from weightsync.bounds import MANY, Rank, Term
 from weightsync.errors import InputError
 from weightsync.records import Record
 from weightsync.units import parse_bytes
@@ -122,8 +122,8 @@ class Plan(Record):
     suspend: bool = False
     transfer: Transfer = Transfer()
     strategy: Strategy = Strategy()
-    sources: tuple[Source, ...] = ()
-    engines: tuple[Engine, ...] = ()
+    sources: Annotated[tuple[Source, ...], MANY] = ()
+    engines: Annotated[tuple[Engine, ...], MANY] = ()
 
     @model_validator(mode="after")
     def _known_sources(self) -> "Plan":

@@ -40,13 +40,15 @@ class Members:
             self._now = named
             self._changed.notify_all()
 
-    async def joined(self, uid: str, seconds: float = WAIT_SECONDS) -> None:
-        """Return once the plan names ``uid`` as a source. Raises Refused where it does not within ``seconds``."""
+    async def joined(self, uid: str, seconds: float | None = None) -> None:
+        """Return once the plan names ``uid`` as a source. Raises Refused where it does not in WAIT_SECONDS."""
         if uid in self._now:
             return
         async with self._changed:
             try:
-                await asyncio.wait_for(self._changed.wait_for(lambda: uid in self._now), seconds)
+                await asyncio.wait_for(
+                    self._changed.wait_for(lambda: uid in self._now), WAIT_SECONDS if seconds is None else seconds
+                )
             except TimeoutError:
                 raise self._stranger(uid) from None
 

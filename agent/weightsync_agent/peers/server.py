@@ -20,20 +20,24 @@ from weightsync.errors import (
     WeightSyncError,
 )
 from weightsync.records import WireRecord, first_problem
+from weightsync.wire import local
 from weightsync.wire.v1 import NamesRequest, Problem, Receipts, ShardDigests
 from weightsync_agent.peers.auth import Caller, Verifier
 
 log = structlog.get_logger(__name__)
 
 B = TypeVar("B", bound=WireRecord)
-MAX_BODY = 64 * 2**20  # bytes: names of a checkpoint with very many experts, digests of very many buckets
+MAX_BODY = 32 * 2**20  # bytes: names of a checkpoint with very many experts, digests of very many buckets
 SMALL_BODY = 2 * 2**20  # bytes: everything else
 BODY_SECONDS = 30.0  # a body that drips in, or never ends, holds its connection no longer
 IDLE_SECONDS = 75.0  # a kept connection: longer than our client keeps it, so that it is the client who closes
 LONGEST_POLL = 30.0  # seconds
 LONGEST_MESSAGE = 4096  # characters of a refusal: it may quote what the caller sent
 
-LARGE: tuple[type[WireRecord], ...] = (NamesRequest, Receipts, ShardDigests)
+# What a body of so many bytes can be made of: parsing takes some 150 bytes and a microsecond for each value, and the
+# agent does nothing else meanwhile.
+MAX_VALUES, SMALL_VALUES = 2_000_000, 50_000
+LARGE: tuple[type[WireRecord], ...] = (NamesRequest, Receipts, ShardDigests, local.NamesReport, local.Filled)
 
 # Whose fault it is decides the status: the caller's, ours, or somebody's behind us.
 _STATUS: tuple[tuple[type[WeightSyncError], int], ...] = (
@@ -99,9 +103,14 @@ async def read_body(request: web.Request, limit: int) -> bytes:
     raise Refused(f"{request.path}: a body of at most {limit} bytes is taken", reason="BodyTooLarge", status=413)
 
 
-async def parse_body(request: web.Request, kind: type[B], limit: int | None = None) -> B:
+async def parse_body(request: web.Request, kind: type[B]) -> B:
     """The body as a ``kind``. Raises InputError with the first wrong field; see read_body()."""
-    text = await read_body(request, limit or (MAX_BODY if kind in LARGE else SMALL_BODY))
+    limit, values = (MAX_BODY, MAX_VALUES) if kind in LARGE else (SMALL_BODY, SMALL_VALUES)
+    text = await read_body(request, limit)
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > values:
+        raise Refused(
+            f"{request.path}: a body of at most {values} values is taken", reason="BodyTooLarge", status=413
+        )
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:

@@ -1,6 +1,7 @@
 """Plans from a file, JSON or YAML: looked at every 0.3 s, replaced by a rename. No Kubernetes."""
 
 import asyncio
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,32 @@ from weightsync_agent.plan_feed.base import Latest, PlanFeed
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.3
+LARGEST = 64 * 2**20  # bytes: some ten thousand engines
+LARGEST_YAML = 2**20  # bytes: what people write; programs write JSON, which is read a hundred times as fast
+DEEPEST = 32  # lists and maps in one another; a plan has 8
 
 State = tuple[int, int, int] | None  # inode, modification time in ns, bytes
+
+
+class _Plain(yaml.BaseLoader):
+    """Every scalar as text, for the models to read: a digest of digits only must not become a number.
+
+    Without references: a few lines that name one another would become more items than fit into any memory.
+    """
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """As the base does, within bounds."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias: write the value out")
+        if self._depth >= DEEPEST:
+            raise yaml.YAMLError(f"more than {DEEPEST} lists and maps in one another")
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 class FileFeed(PlanFeed):
@@ -86,20 +111,31 @@ class FileFeed(PlanFeed):
 
 def read_plan_file(path: Path) -> PlanFile:
     """The file as it is. Raises InputError that names the path, and the first wrong field or line."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    text = _text(path)
     if text.lstrip().startswith("{"):
         return PlanFile.read(text, str(path))
+    if len(text) > LARGEST_YAML:
+        raise InputError(f"{path}: {len(text)} characters of YAML, more than {LARGEST_YAML}: write it as JSON")
     try:
-        # Every scalar as text, for the models to read: a digest of digits only must not become a number.
-        document: Any = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - makes nothing but text
+        document: Any = yaml.load(text, Loader=_Plain)  # noqa: S506 - makes nothing but text
         return PlanFile.model_validate(document)
     except yaml.YAMLError as error:
         raise InputError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         raise InputError(f"{path}: {first_problem(error)}") from error
+
+
+def _text(path: Path) -> str:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            raise InputError(f"{path}: is no file")
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise InputError(f"{path}: holds more than {LARGEST} bytes")
+        return data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
 
 
 def _state(path: Path) -> State:

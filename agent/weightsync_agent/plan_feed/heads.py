@@ -43,7 +43,7 @@ def read_weightsync(raw: Json) -> WeightSync:
     """Raises InputError that names it and its first wrong field: a newer operator may write what we do not know."""
     metadata = raw["metadata"]
     try:
-        spec = WeightSyncSpec.model_validate(raw["spec"])
+        spec = WeightSyncSpec.model_validate(raw.get("spec"))
         status = WeightSyncStatus.model_validate(raw.get("status") or {})
     except ValidationError as error:
         raise InputError(f"WeightSync {metadata['namespace']}/{metadata['name']}: {first_problem(error)}") from error
@@ -53,7 +53,7 @@ def read_weightsync(raw: Json) -> WeightSync:
 def read_slice(raw: Json) -> SliceSpec:
     """Raises InputError that names the slice and its first wrong field."""
     try:
-        return SliceSpec.model_validate(raw["spec"])
+        return SliceSpec.model_validate(raw.get("spec"))
     except ValidationError as error:
         raise InputError(f"WeightSyncSlice {raw['metadata']['name']}: {first_problem(error)}") from error
 

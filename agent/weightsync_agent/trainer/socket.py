@@ -12,7 +12,7 @@ from weightsync.records import WireRecord
 from weightsync.wire import local
 from weightsync.wire.v1 import Accepted
 from weightsync_agent.drivers.source_rank import SourceRank
-from weightsync_agent.peers.server import MAX_BODY, parse_body, poll_seconds
+from weightsync_agent.peers.server import parse_body, poll_seconds
 
 B = TypeVar("B", bound=WireRecord)
 MOST_RANKS = 64  # of one pod: as many as an announcement holds
@@ -23,7 +23,7 @@ Connect = Callable[[SourceRankRecord], Awaitable[SourceRank]]
 
 
 async def _body(request: web.Request, kind: type[B]) -> B:
-    return await parse_body(request, kind, MAX_BODY)
+    return await parse_body(request, kind)
 
 
 def _json(answer: WireRecord) -> web.Response:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from weightsync.bounds import DIMENSIONS, Offset, Rank
+from weightsync.bounds import DIMENSIONS, MANY, Offset, Rank
 from weightsync.layout import ITEMSIZE, Layout
 from weightsync.records import Record
 
@@ -45,7 +45,7 @@ class TensorCopies(Record):
     name: Annotated[str, Field(min_length=1, max_length=1024)]
     dtype: str
     shape: Annotated[tuple[Index, ...], Dimensions]
-    pieces: tuple[Piece, ...]
+    pieces: Annotated[tuple[Piece, ...], MANY]
 
 
 class CopyProgram(Record):
@@ -57,8 +57,8 @@ class CopyProgram(Record):
     format: Literal[1] = 1
     rank: Rank = 0
     layout: Layout
-    tensors: tuple[TensorCopies, ...]
-    together: tuple[tuple[str, ...], ...] = ()
+    tensors: Annotated[tuple[TensorCopies, ...], MANY]
+    together: Annotated[tuple[tuple[str, ...], ...], MANY] = ()
 
     @model_validator(mode="after")
     def _inside(self) -> "CopyProgram":

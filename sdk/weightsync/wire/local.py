@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from weightsync.bounds import Number, Offset, Rank, Ranks
+from weightsync.bounds import MANY, Number, Offset, Rank, Ranks
 from weightsync.buckets import Bucket
 from weightsync.records import WireRecord
 from weightsync.version import Hex16, Hex32
@@ -58,8 +58,8 @@ class Replica(WireRecord):
     program: Hex32
     program_path: str
     arena_path: str
-    buckets: tuple[Bucket, ...] = ()
-    owned: tuple[str, ...] = ()
+    buckets: Annotated[tuple[Bucket, ...], MANY] = ()
+    owned: Annotated[tuple[str, ...], MANY] = ()
 
 
 class BeginAnswer(WireRecord):
@@ -76,7 +76,7 @@ class BeginAnswer(WireRecord):
 class NamesReport(WireRecord):
     """All checkpoint names that this rank's publish yielded."""
 
-    names: tuple[str, ...]
+    names: Annotated[tuple[str, ...], MANY]
 
 
 class NamesReply(WireRecord):
@@ -92,8 +92,8 @@ class Filled(WireRecord):
     """
 
     program: Hex32
-    offsets: tuple[Offset, ...]
-    digests: tuple[Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")], ...] = ()
+    offsets: Annotated[tuple[Offset, ...], MANY]
+    digests: Annotated[tuple[Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")], ...], MANY] = ()
 
 
 class Copied(WireRecord):

@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from weightsync.bounds import Number, Offset, Rank, Ranks, Size, Term
+from weightsync.bounds import MANY, Number, Offset, Rank, Ranks, Size, Term
 from weightsync.digests import BucketDigest
 from weightsync.plan import Strategy
 from weightsync.records import WireRecord
@@ -120,8 +120,8 @@ class SyncOrder(WireRecord):
     bucket_size: Annotated[Size, Field(ge=4096)]
     deadline_seconds: Seconds
     stall_seconds: Seconds
-    programs: tuple[Hex32, ...] = ()
-    routes: tuple[PlannedRoute, ...] = ()
+    programs: Annotated[tuple[Hex32, ...], MANY] = ()
+    routes: Annotated[tuple[PlannedRoute, ...], MANY] = ()
 
 
 class NamesRequest(WireRecord):
@@ -131,13 +131,13 @@ class NamesRequest(WireRecord):
     writer: WriterId
     stage: Rank
     program: Hex32
-    names: tuple[str, ...]
+    names: Annotated[tuple[str, ...], MANY]
 
 
 class NamesAnswer(WireRecord):
     """The names that the stage owns of the program (a tied tensor belongs to the lowest stage)."""
 
-    owned: tuple[str, ...]
+    owned: Annotated[tuple[str, ...], MANY]
 
 
 class ShardDigests(WireRecord):
@@ -148,7 +148,7 @@ class ShardDigests(WireRecord):
     writer: WriterId
     stage: Rank
     program: Hex32
-    buckets: tuple[BucketDigest, ...]
+    buckets: Annotated[tuple[BucketDigest, ...], MANY]
 
 
 class RouteEnd(WireRecord):
@@ -208,7 +208,7 @@ class GrantRequest(WireRecord):
     program: Hex32
     lineage: Hex16
     number: Number
-    writers: Annotated[tuple[WriterId, ...], Field(min_length=1)]
+    writers: Annotated[tuple[WriterId, ...], Field(min_length=1), MANY]
     ours: Capabilities
 
 
@@ -230,7 +230,7 @@ class VoidRequest(WireRecord):
     coordinator: str
     rank: Rank
     grant: Hex32
-    writers: tuple[WriterId, ...]
+    writers: Annotated[tuple[WriterId, ...], MANY]
 
 
 class Receipts(WireRecord):
@@ -243,7 +243,7 @@ class Receipts(WireRecord):
     grant: Hex32
     rank: Rank
     writer: WriterId
-    buckets: tuple[BucketDigest, ...] = ()
+    buckets: Annotated[tuple[BucketDigest, ...], MANY] = ()
     last: bool = False
     failed: str = ""
 
@@ -251,8 +251,8 @@ class Receipts(WireRecord):
 class ReceiptsAnswer(WireRecord):
     """Offsets of buckets that are equal, and of those that must be written again."""
 
-    verified: tuple[int, ...] = ()
-    unequal: tuple[int, ...] = ()
+    verified: Annotated[tuple[int, ...], MANY] = ()
+    unequal: Annotated[tuple[int, ...], MANY] = ()
 
 
 class RankCommit(WireRecord):
@@ -273,7 +273,7 @@ class CommitRequest(WireRecord):
     version: Version
     label: str = ""
     programs: dict[Hex32, Hex64]
-    ranks: tuple[RankCommit, ...]
+    ranks: Annotated[tuple[RankCommit, ...], MANY]
     strategy: Strategy
 
 
