@@ -61,6 +61,8 @@ def clean_publish(site: Site, trial: Trial) -> None:
     if wrong or not until(lambda: site.all_current(number), 10.0):
         trial.problem = trial.problem or f"the world is not whole afterwards: {wrong or 'a gate is closed'}"
         return
+    if not site.world.call(site.engines[STRUCK], "/v1/readback", {})["digestOk"]:
+        trial.problem = trial.problem or f"{STRUCK}'s parameters are not, byte for byte, what it was sent"
     trial.clean = commit_times(site, since, 0.0, site.engines)
     trial.copied += [line["seconds"] for line in site.said("copied", number)]
 
