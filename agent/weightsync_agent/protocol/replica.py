@@ -167,17 +167,15 @@ Replica.table = {
         Row(_S.SPENT, None, lambda m, e: m.complete and m.settled, "its publish has ended undecided"),
         Row(_S.FILLED, None, lambda m, e: m.complete, "its outcome is awaited"),
     ),
-    **{
-        (_S.FILLING, event): (
-            Row(_S.SEALED, Replica._seal, lambda m, e: m.mine(e) and m.complete, "decided and whole: seal"),
-            Row(_S.FILLING, Replica._note, lambda m, e: m.mine(e), "decided; the rest is still filled"),
-            Row(_S.FILLING, otherwise, name=name),
-        )
-        for event, otherwise, name in (
-            (s.Settled, lambda m, e, now: m._note(s.Settled(e.publish, None), now), "ended undecided"),
-            (s.Decided, None, "another version"),
-        )
-    },
+    (_S.FILLING, s.Decided): (
+        Row(_S.SEALED, Replica._seal, lambda m, e: m.mine(e) and m.complete, "decided and whole: seal"),
+        Row(_S.FILLING, Replica._note, lambda m, e: m.mine(e), "decided; the rest is still filled"),
+        Row(_S.FILLING, name="another version"),
+    ),
+    (_S.FILLING, s.Settled): (
+        Row(_S.SEALED, Replica._seal, lambda m, e: m.mine(e) and m.complete, "decided and whole: seal"),
+        Row(_S.FILLING, Replica._note, name="its outcome; the rest is still filled"),
+    ),
     **_ignore(_S.FILLING, s.Compared),
     (_S.FILLED, s.Named): (Row(_S.FILLED, Replica._named, name="the version's name"),),
     (_S.FILLED, s.Decided): (
