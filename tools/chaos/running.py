@@ -7,17 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from rl.checker import check
 from tools.chaos.cases import Case, Kind, Phase, Victim
 from tools.chaos.holds import Hold
 from tools.chaos.records import committed_after, first_after
 from tools.chaos.site import STALL, STRUCK, Site, now, sent
 from tools.chaos.striking import Struck, end, find, strike
-from tools.chaos.traffic import Judged, until
+from tools.chaos.traffic import PROMPTS, TOKENS, Judged, ask, until
 from tools.world.processes import WorldError
 
 REACH_SECONDS = 20.0
 HEAL_SECONDS = 60.0  # until a case counts as never healed; the bound is judging.HEAL
 RESTART_SECONDS = 3.0  # until what was killed is started again, at the latest
+ANSWER_SECONDS = 10.0
 AGAIN_SECONDS = 1.0  # between two publishes of a trainer whose sources had the fault
 
 
@@ -61,10 +63,19 @@ def clean_publish(site: Site, trial: Trial) -> None:
     if wrong or not until(lambda: site.all_current(number), 10.0):
         trial.problem = trial.problem or f"the world is not whole afterwards: {wrong or 'a gate is closed'}"
         return
+    silent = [name for name in site.engines if not answers(site, name, number)]
+    if silent:
+        trial.problem = trial.problem or f"{silent} are current, and do not answer from it within {ANSWER_SECONDS} s"
     if not site.world.call(site.engines[STRUCK], "/v1/readback", {})["digestOk"]:
         trial.problem = trial.problem or f"{STRUCK}'s parameters are not, byte for byte, what it was sent"
     trial.clean = commit_times(site, since, 0.0, site.engines)
     trial.copied += [line["seconds"] for line in site.said("copied", number)]
+
+
+def answers(site: Site, engine: str, number: int) -> bool:
+    """The engine answers, and from that publish: one that was left paused says the right version too."""
+    found = ask(site.engines[engine].engine_address, engine, PROMPTS[0], TOKENS[0], number, seconds=ANSWER_SECONDS)
+    return found is not None and not (verdict := check(found, site.ledger)).torn and not verdict.stale
 
 
 def run_process(site: Site, case: Case) -> Trial:

@@ -109,14 +109,16 @@ class Traffic:
             self._ended.wait(PAUSE)
 
 
-def ask(address: str, engine: str, prompt: Sequence[int], tokens: int, floor: int) -> Answer | None:
-    """One greedy request; None where it was not answered whole."""
+def ask(
+    address: str, engine: str, prompt: Sequence[int], tokens: int, floor: int, *, seconds: float = REQUEST_SECONDS
+) -> Answer | None:
+    """One greedy request; None where it was not answered whole, or not in time."""
     body = {
         "input_ids": list(prompt),
         "sampling_params": {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True},
     }
     host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=REQUEST_SECONDS)
+    connection = http.client.HTTPConnection(host, int(port), timeout=seconds)
     try:
         connection.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
