@@ -27,6 +27,7 @@ from weightsync_agent.transfer.supervisor import TransferWorker
 log = structlog.get_logger(__name__)
 
 TRIES = 3  # of a digest, each through another worker
+AGAIN = 2.0  # seconds until a found arena is compared again that could not be
 
 
 class SourceRunner:
@@ -200,17 +201,20 @@ class SourceRunner:
             log.warning("a sealed replica will not outlive the agent", version=action.version.name, why=str(error))
 
     async def _compare(self, action: s.Compare) -> None:
-        """In the background from the start on, since an order must be answered within a stall timeout.
-
-        What cannot be read is not offered, either.
-        """
+        """In the background from the start on, since an order must be answered within a stall timeout."""
         replica, runs = action.replica, [Bucket(offset=b.offset, nbytes=b.nbytes) for b in action.buckets]
-        equal, why = False, "its bytes are not what its record says"
-        try:
-            equal = tuple(await self.digest(replica, runs)) == action.buckets
-        except (TransferError, InputError) as error:
-            why = str(error)
         arena = self._arenas.path(replica.key).name
+        equal, why = False, "its bytes are not what its record says"
+        while True:
+            try:
+                equal = tuple(await self.digest(replica, runs)) == action.buckets
+            except InputError as error:  # it was removed meanwhile
+                why = str(error)
+            except TransferError as error:  # no worker, for now: that says nothing of the bytes
+                log.warning("a sealed arena was not compared; trying again", arena=arena, why=str(error))
+                await asyncio.sleep(AGAIN)
+                continue
+            break
         if equal:
             log.info("a sealed arena outlived the agent", arena=arena, version=action.version.name)
         else:

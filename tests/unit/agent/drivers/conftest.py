@@ -45,6 +45,7 @@ class FakeWorker:
         self.raises: BaseException | None = None
         self.hangs: set[str] = set()  # sessions to which nothing becomes terminal
         self.digested: list[int] = []
+        self.bytes = D  # what every bucket is read as
         self.written: list[tuple[str, int]] = []
         self.pace = 0.0  # seconds of one bucket
 
@@ -58,7 +59,7 @@ class FakeWorker:
     async def digest(self, path: Path, buckets: list[Bucket]) -> list[BucketDigest]:
         assert path in self.attached
         self.digested += [bucket.offset for bucket in buckets]
-        return [BucketDigest(offset=b.offset, nbytes=b.nbytes, digest=D) for b in buckets]
+        return [BucketDigest(offset=b.offset, nbytes=b.nbytes, digest=self.bytes) for b in buckets]
 
     async def probe(self, session: str, *, deadline_seconds: float) -> None:
         await asyncio.sleep(0)
@@ -132,6 +133,8 @@ class World:
         self.client = FakeClient()
         self.workers: list[FakeWorker] = []
         self.program_error: Exception | None = None
+        self.no_worker: Exception | None = None
+        self.bytes = D  # what a worker that is started reads of every bucket
         self.arenas = SourceArenas(folder, 0, Room(None))
         route = SimpleNamespace(source="u", rank=0)
         target = SimpleNamespace(rank=SimpleNamespace(program=PROGRAM.digest), routes=[route])
@@ -174,7 +177,10 @@ class World:
 
     async def _start(self, name: str) -> FakeWorker:
         await asyncio.sleep(1.0)
+        if self.no_worker is not None:
+            raise self.no_worker
         self.workers.append(FakeWorker())
+        self.workers[-1].bytes = self.bytes
         return self.workers[-1]
 
     @staticmethod

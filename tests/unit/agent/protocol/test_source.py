@@ -15,7 +15,7 @@ from weightsync_agent.protocol.replica import ReplicaState
 from weightsync_agent.protocol.route import AllFilled, Cancel, Filled
 from weightsync_agent.protocol.source import GRACE, Source, SourceState
 
-P, Q, D, LINEAGE = "a" * 32, "b" * 32, "0" * 32, "1" * 16
+P, Q, R, D, LINEAGE = "a" * 32, "b" * 32, "c" * 32, "0" * 32, "1" * 16
 BUCKETS = (Bucket(offset=0, nbytes=10), Bucket(offset=10, nbytes=10))
 B0, B1 = (BucketDigest(offset=b.offset, nbytes=b.nbytes, digest=D) for b in BUCKETS)
 STALL, DEADLINE = 5.0, 30.0
@@ -653,19 +653,24 @@ def test_a_broken_publish_leaves_its_arenas_empty_and_free() -> None:
     assert [r.name for r in rig.source.shelf.all()] == [""]
 
 
-def test_copied_and_begin_are_refused_where_they_cannot_be() -> None:
-    """A bucket lacks, or the publish has begun: raises, and changes nothing."""
-    rig = Rig()
-    rig.publish(1, (P, Q), copied=False)
-    rig.begin(2)
+@pytest.mark.parametrize("state", S, ids=lambda state: state.name)
+def test_copied_and_begin_are_refused_where_they_cannot_be(state: SourceState) -> None:
+    """A bucket of one program lacks, or the publish has begun: raises, and changes nothing of the others either."""
+    rig = ALL[state]()
+    rig.begin(8, (Q, R))
+    rig(s.Digested("p8", Q, (B0, B1)))
     with pytest.raises(ProtocolError):
-        rig(s.Copied("p2"))
-    assert rig.source.lacks("p2") == P
-    assert rig.source.lacks("p1") == ""
+        rig(s.Copied("p8"))
+    assert rig.source.lacks("p8") == R
+    assert (rig.state(Q), rig.state(R)) == (ReplicaState.FILLING, ReplicaState.FILLING)
+    turn = rig.source.shelf.turn
     with pytest.raises(ProtocolError):
-        rig(s.Begin("p2", (P,)))
-    rig(s.Copied("p1"))
-    assert rig.state(Q) is ReplicaState.FILLED
+        rig(s.Begin("p8", (Q,)))
+    assert rig.source.shelf.turn == turn
+    rig(s.Digested("p8", R, (B0, B1)))
+    assert rig.source.lacks("p8") == ""
+    rig(s.Copied("p8"))
+    assert (rig.state(Q), rig.state(R)) == (ReplicaState.FILLED, ReplicaState.FILLED)
 
 
 # --- memory ---
