@@ -148,6 +148,38 @@ def _changing(world: World) -> list[Any]:
     return [row for row in world.replica.layout.parameters if len(row.shape) > 1] if world.replica else []
 
 
+@case("its own checkpoint, copied out and applied again")
+async def _own_checkpoint(world: World) -> Json:
+    """What certifies an engine before it is trusted."""
+    start_tokens, start_sums = await world.tokens(), await world.checksums()
+    sealed = await world.filled(world.after)
+    if world.replica is None:
+        return {}
+    found: Json = {}
+    async with world.flying() as flights:
+        async with world.engine.standstill():
+            try:
+                await world.engine.snapshot([sealed])
+            except EngineError as error:
+                found["into a sealed arena"] = error.reason
+            world.replica.arena.fill(world.replica.grant)
+            await world.engine.snapshot([sealed])
+            world.replica.arena.seal(world.replica.grant, world.replica.version)
+            equal = []
+            for _ in range(2):
+                await world.engine.apply([sealed])
+                (back,) = await world.engine.readback([sealed])
+                equal.append(back.equal)
+        outcomes = await flights.outcomes()
+    await world.idle()
+    return found | {
+        "read back equal": equal,
+        "in flight over it": outcomes,
+        "the same weights": await world.checksums() == start_sums,
+        "the same tokens": await world.tokens() == start_tokens,
+    }
+
+
 @case("a commit in place, with requests in flight")
 async def _commit_in_place(world: World) -> Json:
     start = await world.checksums()
