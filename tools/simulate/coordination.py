@@ -14,7 +14,7 @@ from weightsync_agent.journal.records import Decision
 from weightsync_agent.peers.client import Unreachable
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import Coordinator
-from weightsync_agent.protocol.gather import Gather
+from weightsync_agent.protocol.gather import Gather, Gathered
 from weightsync_agent.protocol.reporting import report_of
 from weightsync_agent.protocol.standing import Sealed
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from tools.simulate.source_agent import SourceAgent
 
 DISK = 0.004
+# Events that come from messages, which may come twice.
+ECHOED = (
+    e.GrantGiven, e.GrantRefused, e.OrderRefused, e.ShardFilled, e.RouteEnded, e.PublishBroken, e.DecisionPersisted,
+    e.DecisionFailed, e.CommitDone, e.CommitFailed, e.StatusSeen,
+)  # fmt: skip
 WIRE_CAPABILITIES = v1.Capabilities(mooncake="0.3.13", transport="tcp")
 
 
@@ -70,6 +75,21 @@ class Coordination:
     def publishes(self, request: v1.PublishRequest) -> Work:
         """A rank called publish()."""
         plan = self._coordinating()
+        known = self.gather.given(request)
+        if known is not None:
+            return self._version(known)
+        mine = self.waiting.get(_life(request)) or self._join(request)
+        try:
+            return (yield self.loop.within(mine, plan.strategy.deadline_seconds))
+        except TimedOut:
+            self.gather.drop(request)
+            self.waiting.pop(_life(request), None)
+            raise Refused("ranks did not call publish()", reason="RanksMissing", status=504) from None
+
+    def _version(self, gathered: Gathered) -> v1.PublishAnswer:
+        return v1.PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life)
+
+    def _join(self, request: v1.PublishRequest) -> Future:
         gathered, void = self.gather.add(request, self.loop.now)
         for each in void:
             self._answer(each, Refused(f"publish {each.sequence} is void", reason="Superseded"))
@@ -81,16 +101,10 @@ class Coordination:
             self.world.ledger.gathered(gathered, [self.world.step_of(r) for r in gathered.ranks.values()])
             self._expect(name)
             for each in gathered.ranks.values():
-                answer = v1.PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life)
-                self._answer(each, answer)
+                self._answer(each, self._version(gathered))
             self.began[name] = self.loop.now
             self.feed(e.Published(gathered))
-        try:
-            return (yield self.loop.within(mine, plan.strategy.deadline_seconds))
-        except TimedOut:
-            self.gather.drop(request)
-            self.waiting.pop(_life(request), None)
-            raise Refused("ranks did not call publish()", reason="RanksMissing", status=504) from None
+        return mine
 
     def _answer(self, request: v1.PublishRequest, what: v1.PublishAnswer | Refused) -> None:
         future = self.waiting.pop(_life(request), None)
@@ -115,10 +129,10 @@ class Coordination:
     def feed(self, event: object) -> None:
         """An event for the coordinator; what it asks for is begun."""
         machine = self.machine
+        if isinstance(event, ECHOED) and self.world.fault_chance("echo"):
+            self.agent.spawn(self._echo(event))
         before = machine.sync
         actions = self.world.handle(self.agent.life.name, machine, event)
-        if machine.sync is not before and machine.sync is not None:
-            self.world.watch.sync_begins(self, machine.sync)
         for action in actions:
             match action:
                 case e.Outcome(lineage, number, outcome):
@@ -132,6 +146,13 @@ class Coordination:
                     self.agent.spawn(self._send_commit(action))
                 case _:
                     self.agent.spawn(self._do(action))
+        if machine.sync is not before and machine.sync is not None:
+            self.world.watch.sync_begins(self, machine.sync)
+
+    def _echo(self, event: object) -> Work:
+        """Told once more, later."""
+        yield self.loop.sleep(self.world.rng.random() * 1.5)
+        self.feed(event)
 
     def _do(self, action: object) -> Work:
         match action:

@@ -35,6 +35,12 @@ class Coverage:
         self.faults.update(world.struck)
         self.outcomes.update(world.watch.outcomes)
 
+    def clear(self) -> None:
+        """From the beginning."""
+        for name in ("rows", "unheld", "states", "faults", "outcomes"):
+            getattr(self, name).clear()
+        self.schedules = self.syncs = 0
+
     def add(self, other: Coverage) -> None:
         """Sum."""
         for name in ("rows", "unheld", "states", "faults", "outcomes"):
@@ -110,6 +116,20 @@ def summary(coverage: Coverage) -> list[tuple[str, int, int, int, int, int, int]
             sum(key in coverage.rows for key in all_rows), len(all_rows), sides, 2 * len(guards),
         ))  # fmt: skip
     return found
+
+
+# Rows that stand in the tables and that no driver can reach: the reason, by machine, state and event ("" any).
+OUT_OF_REACH: dict[tuple[str, str, str], str] = {}
+
+
+def explained() -> list[str]:
+    """Rows that are out of reach, as missed() names them."""
+    return [
+        f"{key[0]}: {key[1]} + {key[2]} [{key[3]}] {row.name}"
+        for cls in machines()
+        for key, row in rows(cls).items()
+        if key[:3] in OUT_OF_REACH
+    ]
 
 
 def missed(coverage: Coverage) -> list[str]:

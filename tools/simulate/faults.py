@@ -34,6 +34,7 @@ WEIGHTS = {
     "storm": 4,
     "slow network": 3,
     "repeats": 3,
+    "echoes": 4,
     "cut off": 4,
     "late bytes": 4,
     "stall": 5,
@@ -62,6 +63,7 @@ WEIGHTS = {
     "trainer dies": 4,
     "rank restarts": 2,
     "bad input": 3,
+    "no room": 2,
 }
 
 
@@ -73,17 +75,18 @@ def draw(rng: Random, window: int) -> list[Fault]:
     kinds = list(WEIGHTS)
     count = rng.choice((1, 1, 2, 2, 3, 4, 5))
     chosen = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=count)
-    return sorted(
-        (
-            Fault(kind, rng.randrange(5, window), 0.1 + 2.5 * rng.random() ** 2, rng.random(), rng.random())
-            for kind in chosen
-        ),
-        key=lambda fault: fault.at,
-    )
+    faults, at = list[Fault](), 0
+    for kind in chosen:
+        close = at and rng.random() < 0.5  # faults meet more often than they would by chance
+        at = at + rng.randrange(12) if close else rng.randrange(5, window)
+        faults.append(Fault(kind, at, 0.1 + 2.0 * rng.random() ** 2, rng.random(), rng.random()))
+    return sorted(faults, key=lambda fault: fault.at)
 
 
 def strike(world: World, fault: Fault) -> None:
     """Do it, and arrange for its end."""
+    if not world.engine_pods:
+        return
     world.loop.note("fault", fault.kind, f"for {fault.seconds:.2f} s")
     world.struck.append(fault.kind)
     KINDS[fault.kind](world, fault)
@@ -127,7 +130,7 @@ def _late_bytes(world: World, fault: Fault) -> None:
 
 def _stall(world: World, fault: Fault) -> None:
     """Nothing lands for a while: longer than the stall timeout, more often than not."""
-    sessions = sorted(s for s, worker in world.wires.sessions.items() if worker.arena is not None)
+    sessions = sorted(world.wires.sessions)
     if not sessions:
         return
     session = sessions[int(fault.pick * len(sessions))]
@@ -138,7 +141,7 @@ def _stall(world: World, fault: Fault) -> None:
 
 def _held(world: World, fault: Fault) -> None:
     """A worker that meets that peer for the first time takes no other write meanwhile."""
-    sessions = sorted(s for s, worker in world.wires.sessions.items() if worker.arena is not None)
+    sessions = sorted(world.wires.sessions)
     if sessions:
         session = sessions[int(fault.pick * len(sessions))]
         world.wires.held[session] = world.loop.now + 2 * fault.seconds
@@ -198,8 +201,9 @@ def _engine_dies(world: World, fault: Fault) -> None:
     if not pod.engine.alive:
         return
     pod.engine.end_life()
-    # No engine starts faster than two looks of its agent.
-    _until(world, replace(fault, seconds=3.5 + fault.seconds), pod.engine.begin_life)
+    # Most engines start no faster than two looks of their agent.
+    seconds = 3.5 + fault.seconds if fault.extra < 0.6 else 0.3 + fault.seconds
+    _until(world, replace(fault, seconds=seconds), pod.engine.begin_life)
 
 
 def _engine_silent(world: World, fault: Fault) -> None:
@@ -277,8 +281,10 @@ def _trainer_dies(world: World, fault: Fault) -> None:
 
 
 def _rank_restarts(world: World, fault: Fault) -> None:
-    ranks = world.trainer.ranks
-    world.trainer.restart_rank(ranks[int(fault.pick * len(ranks))])
+    trainer = world.trainer
+    rank = trainer.ranks[int(fault.pick * len(trainer.ranks))]
+    if world.ledger.paired(trainer.nonces):  # before its first version a rank's count tells nothing: see the docs
+        trainer.restart_rank(rank)
     _until(world, fault, lambda: None)
 
 
@@ -304,6 +310,7 @@ KINDS: dict[str, Strike] = {
     "storm": _weather(loss=0.25, late=0.2, slow=1.5),
     "slow network": _weather(late=0.5, slow=1.6),
     "repeats": _weather(twice=0.4, late=0.3, slow=0.6),
+    "echoes": _chance("echo", 0.3),
     "cut off": _cut_off,
     "late bytes": _late_bytes,
     "stall": _stall,
@@ -332,4 +339,5 @@ KINDS: dict[str, Strike] = {
     "trainer dies": _trainer_dies,
     "rank restarts": _rank_restarts,
     "bad input": _chance("bad input", 0.5),
+    "no room": _chance("no room", 0.7),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tools.simulate import invariants as i
@@ -13,9 +13,9 @@ from weightsync_agent.journal.records import BASE
 from weightsync_agent.protocol.gather import Gathered
 
 if TYPE_CHECKING:
-    from tools.simulate.rank_target import RankTarget
+    from tools.simulate.rank_target import TargetArena
     from tools.simulate.serving import Serving
-    from tools.simulate.transfer import Piece, Worker
+    from tools.simulate.transfer import Piece
 
 BASE_NAME = "default"
 
@@ -30,11 +30,12 @@ class Ledger:
         self.steps: dict[str, int] = {BASE_NAME: 0, BASE.name: 0}
         self.roots: dict[str, str] = {}
         self.committed: set[str] = set()
+        self.nonces: set[str] = set()  # of ranks' lives that were part of a version
         self.terms: dict[int, str] = {}
         self.highest_term: dict[str, int] = {}
         self.highest: dict[tuple[str, str], int] = {}
         self.served: dict[str, set[str]] = {}  # incarnation of an engine -> names that it answered from
-        self.receivers: dict[str, RankTarget] = {}  # session -> who receives there
+        self.receivers: dict[str, TargetArena] = {}  # session -> who receives there
         self.flying: dict[str, list[Piece]] = {}
         self.decided_syncs = 0
         self.currents = 0
@@ -77,30 +78,29 @@ class Ledger:
             lacking = 0
             target = agent.targets.get(rank) if agent.life.alive else None
             if target is not None and version != BASE:
-                held = target.machine.grant
-                same = held is not None and held.grant == grant
-                known = target.machine.verified if same else {}
+                machines = [each.machine for each in target.arenas if each.arena is arena]
+                known = next((set(m.verified) for m in machines if m.grant and m.grant.grant == grant), set())
                 lacking = sum(bucket * SIZE not in known for bucket in range(len(arena.content)))
             i.verified_before_applied(f"{engine.name}, rank {rank}", arena.content, step, lacking)
 
     # --- arenas ---
 
-    def granted(self, target: RankTarget, grant: str, term: int, coordinator: str) -> None:
+    def granted(self, target: TargetArena, grant: str, term: int, coordinator: str) -> None:
         """A target marks its arena Filling under a new grant."""
         where = target.where
         i.granted_once(where, grant, self.flying.get(target.session, ()))
         self.effect(where, "a grant", term, coordinator)
 
-    def verified(self, target: RankTarget, offsets: Sequence[int]) -> None:
+    def verified(self, target: TargetArena, offsets: Sequence[int]) -> None:
         """A target counts buckets as verified."""
         flying = self.flying.get(target.session)
         if flying:
             for offset in offsets:
                 i.quiet_before_verified(target.where, number_of(offset), flying)
 
-    def lands(self, worker: Worker, piece: Piece, step: int) -> None:
+    def lands(self, piece: Piece) -> None:
         """A piece is about to land in a living receiver's arena."""
-        target = self.receivers[worker.session]
+        target = self.receivers[piece.session]
         header = target.arena.header
         i.one_stage(target.where, piece.bucket, self.stages.get(piece.writer, -1), self.owners[piece.bucket])
         i.landed_in_grant(target.where, header.grant, piece.call.grant, piece.writer)
@@ -126,8 +126,13 @@ class Ledger:
         else:
             i.one_coordinator(term, coordinator, known)
 
+    def paired(self, nonces: Mapping[int, str]) -> bool:
+        """Every rank's life has been part of a version."""
+        return bool(nonces) and all(nonce in self.nonces for nonce in nonces.values())
+
     def gathered(self, gathered: Gathered, steps: Sequence[int]) -> None:
         """All ranks called publish(): a version has a name."""
+        self.nonces.update(request.nonce for request in gathered.ranks.values())
         name = version_name(gathered.lineage, gathered.number)
         step = steps[0] if len(set(steps)) == 1 else -2
         known = self.steps.setdefault(name, step)

@@ -5,6 +5,8 @@ What is a decision and still stands in those drivers is copied here and marked: 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tools.simulate.clock import Cancelled, Work
@@ -23,6 +25,7 @@ from weightsync_agent.journal.records import (
     Reapply,
     Recovery,
     at_start,
+    is_ours,
 )
 from weightsync_agent.protocol.engine_leader import NOT_CERTIFIED, Seen
 
@@ -30,7 +33,14 @@ if TYPE_CHECKING:
     from tools.simulate.target_side import EngineAgent
 
 DISK = 0.004
-Refs = list[tuple[ArenaFile, int, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refs:
+    """The arenas that a call of the hook is about: (arena, rank, grant, root) each, and the process that is meant."""
+
+    life: str
+    arenas: tuple[tuple[ArenaFile, int, str, str], ...]
 
 
 def check_readback(agent: EngineAgent, refs: Refs) -> Work:
@@ -47,6 +57,7 @@ class Look:
         self.agent = agent
         self.base = ""
         self.goes_on = False
+        self.life = ""  # the process that was looked at: no other may be written to
 
     def take(self) -> Work:
         """Look; whole engines serve on afterwards, others wait."""
@@ -57,9 +68,10 @@ class Look:
             journal = self.agent.volume.read()
         except InputError as error:
             journal, unreadable = None, str(error)
-        fresh = journal is None and not unreadable  # decision
+        fresh = journal is None and not unreadable and not is_ours(name)  # decision
         kept = journal is not None and journal.state is JournalState.CURRENT and name == journal.version.name
         if fresh:
+            yield engine.call(life, "resume")
             yield engine.call(life, "ready")
         if not (fresh or kept):
             yield engine.call(life, "pause", "Abort")
@@ -68,7 +80,7 @@ class Look:
             yield engine.call(life, "pause", "InPlace")
         self.goes_on = fresh or kept
         try:
-            seen = yield from self._examine(name, journal, unreadable)
+            seen = yield from self._examine(name, journal, unreadable, fresh=fresh)
         except (EngineError, InputError, Cancelled):
             if self.goes_on:
                 yield engine.call(life, "resume")
@@ -77,9 +89,9 @@ class Look:
             yield engine.call(life, "resume")
         return seen
 
-    def _examine(self, name: str, journal: Journal | None, unreadable: str) -> Work:
-        life = yield self.agent.engine.call(self.agent.life, "describe")
-        if (journal is None and not unreadable) or (journal is not None and journal.base):  # decision
+    def _examine(self, name: str, journal: Journal | None, unreadable: str, *, fresh: bool) -> Work:
+        life = self.life = yield self.agent.engine.call(self.agent.life, "describe")
+        if fresh or (journal is not None and journal.base):  # decision
             return (yield from self._certify(name, life, journal))
         self.base = ""
         floor = journal.version if journal is not None else None
@@ -90,7 +102,12 @@ class Look:
         if unreadable:
             return PauseAndReseed(unreadable)
         targets = self.agent.targets
-        headers = {rank: target.arena.header for rank, target in targets.items()}
+        found = {
+            rank.rank: targets[rank.rank].named(rank.arena)
+            for rank in (journal.ranks if journal is not None else ())
+            if rank.rank in targets
+        }
+        headers = {rank: each.arena.header for rank, each in found.items() if each is not None}
         recovery: Recovery = at_start(journal, headers, seen)
         if journal is not None and isinstance(recovery, Keep | Reapply):
             equal = 0
@@ -114,20 +131,21 @@ class Look:
     def _fresh(self, life: str) -> Work:
         agent, world = self.agent, self.agent.world
         grants = {rank: world.nonce(32) for rank in agent.targets}
-        for rank, target in agent.targets.items():
-            target.arena.fill(grants[rank])
+        arenas = {rank: target.arenas[0] for rank, target in agent.targets.items()}
+        for rank, each in arenas.items():
+            each.arena.fill(grants[rank])
         yield agent.engine.call(agent.life, "snapshot", self._refs(grants))
-        for rank, target in agent.targets.items():
-            target.arena.seal(grants[rank], BASE)
+        for rank, each in arenas.items():
+            each.arena.seal(grants[rank], BASE)
         self.goes_on = False
-        ranks = tuple(target.journal_rank() for target in agent.targets.values())
+        ranks = tuple(each.journal_rank() for each in arenas.values())
         torn = Journal(state=JournalState.TORN, version=BASE, incarnation=life, ranks=ranks, term=0, coordinator="")
         yield from agent.write(torn)
         return (yield from self._apply(grants))
 
     def _interrupted(self) -> Work:
         self.goes_on = False
-        headers = {rank: target.arena.header for rank, target in self.agent.targets.items()}
+        headers = {rank: target.arenas[0].arena.header for rank, target in self.agent.targets.items()}
         if any(header.version != BASE for header in headers.values()):
             return "an agent died while it certified the engine, and the copy of its checkpoint is gone: restart it"
         return (yield from self._apply({rank: header.grant for rank, header in headers.items()}))
@@ -142,12 +160,21 @@ class Look:
             if error.reason != NOT_CERTIFIED:
                 raise
             return str(error)
-        for target in agent.targets.values():
-            target.arena.empty()
         yield agent.loop.sleep(DISK)
         agent.volume.journal = None
+        for target in agent.targets.values():
+            target.arenas[0].arena.empty()
         self.goes_on = True
         return ""
 
     def _refs(self, grants: dict[int, str]) -> Refs:
-        return [(self.agent.targets[rank].arena, rank, grant, BASE.root) for rank, grant in sorted(grants.items())]
+        targets = self.agent.targets
+        arenas = ((targets[rank].arenas[0].arena, rank, grant, BASE.root) for rank, grant in sorted(grants.items()))
+        return Refs(self.life, tuple(arenas))
+
+    def refs(self, grants: Iterable[tuple[int, str]], root: str) -> Refs:
+        """The ranks' arenas of those grants as the engine sees them."""
+        targets = self.agent.targets
+        return Refs(
+            self.life, tuple((targets[rank].granted(grant).arena, rank, grant, root) for rank, grant in grants)
+        )

@@ -1,6 +1,6 @@
-"""One rank's arena and its receiving worker: a thin driver of Target, as drivers/rank_target.py.
+"""One rank's arenas and their receiving worker: thin drivers of Target, as rank_target.py and target_arena.py.
 
-What is a decision and still stands in that driver is copied here and marked: decision.
+What is a decision and still stands in those drivers is copied here and marked: decision.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tools.simulate.clock import Lock, Work
 from tools.simulate.memory import ArenaFile, digest, number_of
 from tools.simulate.transfer import Worker
-from weightsync.arena import ArenaState
 from weightsync.errors import Refused, TransferError
 from weightsync.version import Version
 from weightsync.wire import v1
@@ -25,36 +24,58 @@ DIGEST = 0.003
 WIRE_CAPABILITIES = v1.Capabilities(mooncake="0.3.13", transport="tcp")
 
 
-class RankTarget:
-    """One rank's arena, receiving worker and machine."""
+class TargetArena:
+    """One arena: its file, its region in the receiving worker ("" while there is none), its machine."""
 
-    def __init__(self, agent: EngineAgent, rank: int, arena: ArenaFile) -> None:
+    def __init__(self, agent: EngineAgent, rank: int, file: ArenaFile) -> None:
+        self.world = agent.world
+        self.arena = file
+        self.program, self.layout = file.header.program, file.header.layout
+        self.where = f"{agent.pod.name}, rank {rank}"
+        self.session = ""
+        self.machine = t.Target(rank, self.layout, self.program, agent.world.extents)
+
+    def handle(self, event: object) -> list[object]:
+        """Feed the machine; that it cannot take it is a fault."""
+        return self.world.handle(self.where, self.machine, event)
+
+    def digests(self, buckets: Any) -> tuple[Any, ...]:
+        """What stands in it now."""
+        content = self.arena.content
+        return tuple(digest(self.program, number_of(b.offset), content[number_of(b.offset)]) for b in buckets)
+
+    @property
+    def rank(self) -> t.RankArena:
+        """What is in it, for the choice of the next one to fill."""
+        return t.RankArena(self.machine.state, self.machine.version)
+
+    def journal_rank(self) -> JournalRank:
+        """What a journal must hold of it."""
+        known = self.machine.verified
+        buckets = tuple(known[offset] for offset in sorted(known))
+        return JournalRank(rank=self.machine.rank, program=self.program, arena=self.arena.name, buckets=buckets)
+
+
+class RankTarget:
+    """One rank."""
+
+    def __init__(self, agent: EngineAgent, rank: int, files: list[ArenaFile]) -> None:
         self.agent = agent
         self.world = agent.world
         self.rank = rank
-        self.arena = arena
-        self.where = f"{agent.pod.name}, rank {rank}"
-        header = arena.header
-        self.program, self.layout = header.program, header.layout
-        self.machine = t.Target(rank, self.layout, self.program, agent.world.extents)
+        self.arenas = [TargetArena(agent, rank, file) for file in files]
+        self.program, self.layout = self.arenas[0].program, self.arenas[0].layout
         self.worker: Worker | None = None
         self.lock = Lock(agent.loop)
 
-    @property
-    def session(self) -> str:
-        """Of the worker that receives now; "" without one."""
-        return self.worker.session if self.worker is not None else ""
-
-    def handle(self, event: object) -> list[object]:
-        """The machine takes it; that it cannot is a fault."""
-        return self.agent.world.handle(self.where, self.machine, event)
-
     def register(self) -> Work:
-        """Start a worker that has the arena registered."""
+        """Start a worker that has the arenas registered."""
         self.worker = None
         yield self.agent.loop.sleep(START_WORKER)
-        worker = self.world.wires.worker(self.arena)
-        self.world.ledger.receivers[worker.session] = self
+        worker = self.world.wires.worker([each.arena for each in self.arenas])
+        for each, session in zip(self.arenas, worker.arenas, strict=True):
+            each.session = session
+            self.world.ledger.receivers[session] = each
         self.agent.workers.append(worker)
         self.worker = worker
 
@@ -63,57 +84,66 @@ class RankTarget:
         if self.worker is None or not self.worker.alive:
             yield from self.register()
 
+    def granted(self, grant: str) -> TargetArena:
+        """The arena of that grant. Raises Refused where it is none's."""
+        for each in self.arenas:
+            if each.machine.grant is not None and each.machine.grant.grant == grant:
+                return each
+        raise Refused(f"grant {grant} is not open at rank {self.rank}", reason="GrantClosed")
+
+    def named(self, name: str) -> TargetArena | None:
+        """The arena whose file has that name."""
+        return next((each for each in self.arenas if each.arena.name == name), None)
+
     def recover(self, rank: JournalRank, version: Version) -> Work:
         """The sealed arena's bytes are compared with the journal's digests, and taken over."""
-        header = self.arena.header
-        if header.state is not ArenaState.SEALED or header.version != version or rank.program != self.program:
+        found = self.named(rank.arena)
+        if found is None or found.arena.header.version != version or rank.program != self.program:
             return False
+        header = found.arena.header
         yield self.lock.acquire()
         try:
-            if self.machine.state is not t.TargetState.FENCING:
+            if not any(each.machine.state is t.TargetState.FENCING for each in self.arenas):
                 yield from self.living_worker()
         finally:
             self.lock.release()
         yield self.agent.loop.sleep(DIGEST)
-        if self.digests(rank.buckets) != rank.buckets:
+        if found.digests(rank.buckets) != rank.buckets:
             return False
         yield self.lock.acquire()
         try:
-            if self.machine.state is t.TargetState.EMPTY:
-                self.handle(t.Recovered(version, header.grant, rank.program, rank.buckets))
+            if found.machine.state is t.TargetState.EMPTY:
+                found.handle(t.Recovered(version, header.grant, rank.program, rank.buckets))
         finally:
             self.lock.release()
         return True
-
-    def digests(self, buckets: Any) -> tuple[Any, ...]:
-        """What stands in the arena now."""
-        content = self.arena.content
-        return tuple(digest(self.program, number_of(b.offset), content[number_of(b.offset)]) for b in buckets)
 
     def grant(self, request: v1.GrantRequest) -> Work:
         """The handshake."""
         yield self.lock.acquire()
         try:
-            self.machine.check_ask(request)
+            served = self.agent.machine.version
+            chosen = self.arenas[t.choose([each.rank for each in self.arenas], served)]
+            chosen.machine.check_ask(request)
             yield from self.living_worker()
-            actions = self.handle(t.Ask(request, self.world.nonce(32)))
             given = ""
-            for action in actions:
-                if isinstance(action, t.ReplaceWorker):
-                    self.agent.spawn(self._replace_worker())
-                elif isinstance(action, t.RefuseAsk):
-                    raise Refused(action.message, reason="Fencing", status=503)
-                elif isinstance(action, t.WriteFilling):
-                    self.world.ledger.granted(self, action.grant, request.term, request.coordinator)
-                    self.arena.fill(action.grant)
-                elif isinstance(action, t.GiveGrant):
-                    given = action.grant
-            assert self.worker is not None  # noqa: S101 - living_worker() has just returned
-            return v1.Grant(grant=given, region=self.worker.region, theirs=WIRE_CAPABILITIES)
+            for action in chosen.handle(t.Ask(request, self.world.nonce(32))):
+                match action:
+                    case t.ReplaceWorker():
+                        self.agent.spawn(self._replace_worker(chosen))
+                    case t.RefuseAsk(message):
+                        raise Refused(message, reason="Fencing", status=503)
+                    case t.WriteFilling(grant):
+                        self.world.ledger.granted(chosen, grant, request.term, request.coordinator)
+                        chosen.arena.fill(grant)
+                    case t.GiveGrant(grant):
+                        given = grant
+            region = v1.Region(session=chosen.session, address=4096, nbytes=chosen.arena.header.nbytes)
+            return v1.Grant(grant=given, region=region, theirs=WIRE_CAPABILITIES)
         finally:
             self.lock.release()
 
-    def _replace_worker(self) -> Work:
+    def _replace_worker(self, fenced: TargetArena) -> Work:
         if self.worker is not None:
             self.worker.kill()
         failed = self.world.fault_chance("worker start fails")
@@ -124,7 +154,7 @@ class RankTarget:
             yield self.agent.loop.sleep(START_WORKER)
         yield self.lock.acquire()
         try:
-            self.handle(t.FenceFailed("no worker") if failed else t.Fenced())
+            fenced.handle(t.FenceFailed("no worker") if failed else t.Fenced())
         finally:
             self.lock.release()
 
@@ -132,17 +162,19 @@ class RankTarget:
         """These writers never got an order."""
         yield self.lock.acquire()
         try:
-            for writer in request.writers:
-                event = t.LastReceipt(request.grant, writer.key, "it was never ordered to write")
-                if self.machine.takes(event):
-                    self.handle(event)
+            for each in self.arenas:
+                for writer in request.writers:
+                    event = t.LastReceipt(request.grant, writer.key, "it was never ordered to write")
+                    if each.machine.takes(event):
+                        each.handle(event)
         finally:
             self.lock.release()
         return v1.Accepted()
 
     def receipts(self, request: v1.Receipts) -> Work:
         """Digest and compare; close the writer's part with its last."""
-        grant = self.machine.check_grant(request.grant, request.writer.key)
+        written = self.granted(request.grant)
+        grant = written.machine.check_grant(request.grant, request.writer.key)
         answer = v1.ReceiptsAnswer()
         if request.buckets and request.writer.key not in grant.open:  # decision
             raise Refused(f"{request.writer.key} closed its part of grant {grant.grant}", reason="GrantClosed")
@@ -150,20 +182,20 @@ class RankTarget:
             if self.worker is None or not self.worker.alive:
                 raise TransferError("no worker")
             yield self.agent.loop.sleep(DIGEST)
-            computed = self.digests(request.buckets)
+            computed = written.digests(request.buckets)
             yield self.lock.acquire()
             try:
-                self.machine.check_grant(request.grant, request.writer.key)
-                actions = self.handle(t.Landed(request.grant, computed, request.buckets))
+                written.machine.check_grant(request.grant, request.writer.key)
+                actions = written.handle(t.Landed(request.grant, computed, request.buckets))
             finally:
                 self.lock.release()
             found = next(action for action in actions if isinstance(action, t.AnswerReceipt))
-            self.world.ledger.verified(self, found.verified)
+            self.world.ledger.verified(written, found.verified)
             answer = v1.ReceiptsAnswer(verified=found.verified, unequal=found.unequal)
         if request.last:
             yield self.lock.acquire()
             try:
-                self.handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
+                written.handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
             finally:
                 self.lock.release()
         return answer
@@ -172,32 +204,29 @@ class RankTarget:
         """Seal the arena as the decided version, if it is."""
         yield self.lock.acquire()
         try:
-            self.machine.check_commit(request)
-            for action in self.handle(t.Commit(request, self.rank)):
+            mine = next((rank for rank in request.ranks if rank.rank == self.rank), None)
+            sealed = self.granted(mine.grant) if mine is not None else self.arenas[0]
+            sealed.machine.check_commit(request)
+            for action in sealed.handle(t.Commit(request, self.rank)):
                 if isinstance(action, t.Seal):
-                    self.arena.seal(action.grant, action.version)
+                    sealed.arena.seal(action.grant, action.version)
         finally:
             self.lock.release()
 
-    def apply_begins(self) -> Work:
-        """No grant from here on."""
+    def apply_begins(self, grant: str) -> Work:
+        """No grant of that arena from here on."""
         yield self.lock.acquire()
         try:
-            self.handle(t.ApplyBegins())
+            self.granted(grant).handle(t.ApplyBegins())
         finally:
             self.lock.release()
 
-    def apply_ends(self) -> Work:
+    def apply_ends(self, grant: str) -> Work:
         """Grants again."""
         yield self.lock.acquire()
         try:
-            if self.machine.takes(t.ApplyEnds()):
-                self.handle(t.ApplyEnds())
+            applied = self.granted(grant)
+            if applied.machine.takes(t.ApplyEnds()):
+                applied.handle(t.ApplyEnds())
         finally:
             self.lock.release()
-
-    def journal_rank(self) -> JournalRank:
-        """What a journal must hold of this rank."""
-        known = self.machine.verified
-        buckets = tuple(known[offset] for offset in sorted(known))
-        return JournalRank(rank=self.rank, program=self.program, arena=self.arena.name, buckets=buckets)

@@ -56,12 +56,12 @@ class RouteRunner:
             some, self.some = self.some, None
             some.set()
 
-    def _run(self) -> Work:  # noqa: C901, PLR0912 - one case for each action
+    def _run(self) -> Work:
         yield self.loop.sleep(0.001)
         if self.planned.region.session not in self.world.wires.sessions:  # the probe
             self.feed(r.Cancel("Unreachable", "nobody listens there"))
-        ended: r.End | None = None
-        while True:
+        over = False
+        while True:  # also what comes after its end, in silence
             while not self.events:
                 self.some = Future(self.loop)
                 yield self.some
@@ -77,20 +77,21 @@ class RouteRunner:
                             self.source.agent.spawn(self._send_receipts())
                     case r.StopWriting():
                         self._stop()
-                    case r.End():
-                        ended = action
-            if ended is not None:
-                break
+                    case r.End() if not over:
+                        over = True
+                        self._ends(action)
+
+    def _ends(self, ended: r.End) -> None:
         self.over = True
         self.to_write.clear()
         open_lanes = tuple(sorted(self.open | {lane for lane, call in self.calls if not call.ended}))
         for _, call in self.calls:
             if not call.ended:
                 self.world.wires.drop(call, STOPPED)
-        self.source.runners.pop(self.id, None)
         self.source.feed(s.RouteOver(self.id, ended.verified, open_lanes))
-        while self.receipting:
-            yield self.loop.sleep(0.01)
+        self.source.agent.spawn(self._tell(ended))
+
+    def _tell(self, ended: r.End) -> Work:
         try:
             yield from self.source.persist("/v1/routes", self._end(ended))
         except PeerError as error:

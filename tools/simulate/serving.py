@@ -13,12 +13,15 @@ from tools.simulate.clock import Future, Life, Loop
 from tools.simulate.memory import BASE, ArenaFile, Content
 from weightsync.arena import ArenaState
 from weightsync.errors import EngineError
+from weightsync_agent.engines.errors import engine_error
+from weightsync_agent.protocol.engine_leader import ANOTHER_LIFE
 
 if TYPE_CHECKING:
     from tools.simulate.world import World
 
 BASE_NAME = "default"
 CALL = 0.003
+HOOK = frozenset({"apply", "snapshot", "readback"})
 COPY = 0.004  # seconds that one rank's copy takes, at most
 
 
@@ -108,6 +111,9 @@ class Serving:
         if self.fail_calls and self.fail_calls[0][0] in {"", operation}:
             works = False
             effect = self.fail_calls.popleft()[1]
+        if operation in HOOK and argument.life not in {"", self.incarnation}:
+            answer.fail(engine_error(ANOTHER_LIFE, f"{argument.life} was meant, {self.incarnation} is here"))
+            return True
         if operation == "apply":
             self._apply(number, answer, argument, effect, works)
             return True
@@ -162,26 +168,26 @@ class Serving:
 
     def _snapshot(self, refs: Any) -> None:
         """The parameters go into the arenas."""
-        for arena, rank, _, _ in refs:
+        for arena, rank, _, _ in refs.arenas:
             arena.content[:] = self.memory[rank]
 
     def _readback(self, refs: Any) -> bool:
         """Whether the parameters are the arenas, byte for byte."""
-        return all(self.memory[rank] == arena.content for arena, rank, _, _ in refs)
+        return all(self.memory[rank] == arena.content for arena, rank, _, _ in refs.arenas)
 
     def _apply(self, number: int, answer: Future, refs: Any, effect: bool, works: bool) -> None:
         """Each rank checks its arena's header, then copies; nobody can stop it."""
         todo: deque[tuple[ArenaFile, int, tuple[int, int]]] = deque()
-        for arena, rank, grant, root in refs:
+        for arena, rank, grant, root in refs.arenas:
             header = arena.header
             if header.state is not ArenaState.SEALED or header.grant != grant or header.version.root != root:
                 answer.fail(EngineError(f"rank {rank}: the arena is not sealed as asked"))
                 return
         if effect:
             self.loop.note(self.name, "apply")
-            self.ledger.apply_begins(self, refs)
+            self.ledger.apply_begins(self, refs.arenas)
             self.in_place = self.mode == "InPlace"
-            for arena, rank, _, _ in refs:
+            for arena, rank, _, _ in refs.arenas:
                 parts = [(b, b + 1) for b in range(self.buckets)] if self.ranks == 1 else [(0, self.buckets)]
                 todo.extend((arena, rank, part) for part in parts)
         end = len(todo) if works else self.rng.randint(0, len(todo))

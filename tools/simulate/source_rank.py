@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 START_WORKER = 0.03
 DIGEST = 0.003
+# Events that may be told twice; the others come once by the driver's own bookkeeping.
+ECHOED = (s.Cut, s.Broken, s.Decided, s.LaneDead, s.LaneHeld, s.Tick, s.Ordered, s.Ended)
+KEPT = 16
 POLL = 10.0  # as drivers/source_rank.py has them
 AGAIN = 1.0
 GRACE = 5.0
@@ -67,6 +70,7 @@ class SourceRank:
         self.queue: deque[object] = deque()
         self.busy = False
         self.refused: tuple[str, str] | None = None
+        self.offsets: dict[str, int] = {}  # by nonce: how far its count is behind the others'
         self._recover()
 
     def _recover(self) -> None:
@@ -87,6 +91,8 @@ class SourceRank:
 
     def feed(self, event: object) -> None:
         """One event; its actions are done before the next."""
+        if isinstance(event, ECHOED) and self.world.fault_chance("echo"):
+            self.agent.spawn(self._echo(event))
         self.queue.append(event)
         if self.busy:
             return
@@ -95,6 +101,11 @@ class SourceRank:
             for action in self.world.handle(self.name, self.machine, self.queue.popleft()):
                 self._act(action)
         self.busy = False
+
+    def _echo(self, event: object) -> Work:
+        """Told once more, later."""
+        yield self.loop.sleep(self.world.rng.random() * 1.5)
+        self.feed(event)
 
     def _act(self, action: object) -> None:  # noqa: C901, PLR0912 - one case for each action
         match action:
@@ -170,7 +181,7 @@ class SourceRank:
             digest(action.replica.program, b.offset // SIZE, arena.content[b.offset // SIZE]) == b
             for b in action.buckets
         )
-        self.feed(s.Compared(action.replica, action.version, equal))
+        self.feed(s.Compared(action.replica, equal))
 
     def _report(self, action: s.ReportShard) -> Work:
         shard = v1.ShardDigests(term=action.term, sync=action.sync, writer=self.writer, stage=self.who.stage,
@@ -194,7 +205,7 @@ class SourceRank:
         if lane in self.killed:
             raise TransferError(f"lane {lane} was killed", reason=DIED, quiet=True)
         if lane not in self.workers:
-            worker = self.workers[lane] = self.world.wires.worker(None)
+            worker = self.workers[lane] = self.world.wires.worker([])
             self.agent.workers.append(worker)
             worker.dead.then(lambda _: self._died(lane))
         return self.workers[lane]
@@ -288,16 +299,20 @@ class SourceRank:
         except WeightSyncError as error:
             self.loop.note(self.name, "publish without an outcome", str(error))
         self.feed(s.Settled(publish.id, version))
-        self.publishes.pop(publish.id, None)
+        for old in list(self.publishes)[:-KEPT]:
+            del self.publishes[old]
 
     def _outcome(self, publish: Publish) -> Work:
         plan = self.agent.plan
         if plan is None or not plan.coordinator:
             return None
         body = v1.PublishRequest(writer=self.writer, world_size=self.who.world_size, stage=self.who.stage,
-                                 stages=self.who.stages, nonce=publish.nonce, sequence=publish.sequence)  # fmt: skip
+                                 stages=self.who.stages, nonce=publish.nonce, sequence=publish.sequence,
+                                 offset=self.offsets.get(publish.nonce, 0),
+                                 paired=publish.nonce in self.offsets)  # fmt: skip
         address, deadline = self.agent.coordinator(), float(plan.strategy.deadline_seconds)
         answer: v1.PublishAnswer = yield self.agent.call(address, "/v1/publishes", body, deadline + GRACE)
+        self.offsets = {publish.nonce: max(0, answer.number - publish.sequence)}
         publish.version = answer
         self.feed(s.Named(publish.id, answer.lineage, answer.number))
         if publish.trouble is not None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tools.simulate.clock import Cancelled, Life, Lock, Task, Work
-from tools.simulate.look import Look, check_readback
-from tools.simulate.memory import ArenaFile
+from tools.simulate.look import Look, Refs, check_readback
 from tools.simulate.rank_target import RankTarget
 from tools.simulate.transfer import Worker
 from weightsync.announcement import Announcement, TargetRank
@@ -39,7 +38,7 @@ class Context:
     fence: Fence
     incarnation: str
     mode: Any
-    refs: list[tuple[ArenaFile, int, str, str]]
+    refs: Refs
     ranks: tuple[JournalRank, ...]
 
     def journal(self, state: JournalState) -> Journal:
@@ -182,10 +181,11 @@ class EngineAgent:
         for rank in range(self.pod.ranks):
             if rank in self.targets:
                 continue
-            arena = self.volume.arenas.get(rank)
-            if arena is None:
-                arena = self.volume.arenas[rank] = self.world.arena(f"{self.pod.uid}-{rank}", rank)
-            target = RankTarget(self, rank, arena)
+            files = self.volume.arenas.get(rank)
+            if files is None:
+                names = [f"{self.pod.uid}-{rank}-{index}" for index in range(self.world.target_arenas)]
+                files = self.volume.arenas[rank] = [self.world.arena(name, rank) for name in names]
+            target = RankTarget(self, rank, files)
             yield from target.register()
             self.targets[rank] = target
 
@@ -271,8 +271,8 @@ class EngineAgent:
             yield from _settled(self.pausing)
         if not self.machine.takes(event):
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
-        refs = [(self.targets[rank].arena, rank, grant, version.root) for rank, grant in grants]
-        ranks = tuple(self.targets[rank].journal_rank() for rank, _ in grants)
+        refs = self.look_at.refs(grants, version.root)
+        ranks = tuple(self.targets[rank].granted(grant).journal_rank() for rank, grant in grants)
         fence = Fence(self.fence.term, self.fence.coordinator)
         self.context = Context(decided, fence, self.machine.incarnation, mode, refs, ranks)
         if self.asked is not None:
@@ -306,15 +306,13 @@ class EngineAgent:
                 yield engine.call(life, "begin")
             case Step.APPLY:
                 try:
-                    for target in self.targets.values():
-                        yield from target.apply_begins()
+                    for _, rank, grant, _ in context.refs.arenas:
+                        yield from self.targets[rank].apply_begins(grant)
                     yield engine.call(life, "apply", context.refs)
                 except (EngineError, Cancelled):
-                    for target in self.targets.values():
-                        yield from target.apply_ends()
+                    yield from self._apply_ends(context)
                     raise
-                for target in self.targets.values():
-                    yield from target.apply_ends()
+                yield from self._apply_ends(context)
             case Step.END:
                 yield engine.call(life, "end")
             case Step.READ_BACK:
@@ -331,6 +329,10 @@ class EngineAgent:
                 self.gate = True
             case _:
                 raise TypeError(f"no such step: {step!r}")
+
+    def _apply_ends(self, context: Context) -> Work:
+        for _, rank, grant, _ in context.refs.arenas:
+            yield from self.targets[rank].apply_ends(grant)
 
     def write(self, journal: Journal) -> Work:
         """On disk, synced."""

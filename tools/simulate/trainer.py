@@ -105,6 +105,8 @@ class Trainer:
             agent.copied(rank, publish)
         except WeightSyncError as error:
             self.loop.note("trainer", "publish failed", (rank.number, sequence, str(error)))
+            if agent.life.alive:
+                agent.broken(rank, publish, error.reason, str(error))
 
     def _begin(self, life: Life, agent: SourceAgent, rank: Rank, nonce: str, sequence: int) -> Work:
         yield from self._alive(agent)

@@ -12,10 +12,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tools.simulate.clock import Future, Loop
-from tools.simulate.memory import NO_PIECE, RUBBISH, SIZE, ArenaFile, number_of
+from tools.simulate.memory import NO_PIECE, RUBBISH, ArenaFile, number_of
 from weightsync.digests import BucketDigest
 from weightsync.errors import TransferError
-from weightsync.wire.v1 import Region
 from weightsync_agent.transfer.supervisor import STALLED
 
 if TYPE_CHECKING:
@@ -85,23 +84,16 @@ class WriteCall:
 class Worker:
     """A transfer worker's process: it receives into one arena (a target's), or sends from several (a source's)."""
 
-    __slots__ = ("alive", "arena", "calls", "dead", "met", "session", "stuck_until", "wires")
+    __slots__ = ("alive", "arenas", "calls", "dead", "met", "stuck_until", "wires")
 
-    def __init__(self, wires: Wires, session: str, arena: ArenaFile | None) -> None:
+    def __init__(self, wires: Wires, name: str, arenas: list[ArenaFile]) -> None:
         self.wires = wires
-        self.session = session
-        self.arena = arena
+        self.arenas = {f"{name}.{index}": arena for index, arena in enumerate(arenas)}  # by session
         self.alive = True
         self.dead = Future(wires.loop)
         self.calls: list[WriteCall] = []
         self.met: set[str] = set()  # sessions that it has written to
         self.stuck_until = 0.0  # it is held in a first contact: no submit is taken
-
-    @property
-    def region(self) -> Region:
-        """What peers are given."""
-        size = len(self.arena.content) * SIZE if self.arena is not None else SIZE
-        return Region(session=self.session, address=4096, nbytes=size)
 
     def kill(self) -> None:
         """SIGKILL: what it was to receive lands nowhere; what it has sent still lands."""
@@ -114,7 +106,8 @@ class Worker:
                 call.ended = True
                 call.tell("dead")
         self.calls = []
-        self.wires.sessions.pop(self.session, None)
+        for session in self.arenas:
+            self.wires.sessions.pop(session, None)
         self.dead.set()
 
 
@@ -135,11 +128,11 @@ class Wires:
         self.late = 0.0  # chance of a piece that takes LATE
         self.held: dict[str, float] = {}  # session: a first contact with it lasts until then
 
-    def worker(self, arena: ArenaFile | None) -> Worker:
-        """A new process; its session was never there before."""
+    def worker(self, arenas: list[ArenaFile]) -> Worker:
+        """A new process; its sessions (one for each arena that it may receive into) were never there before."""
         self.count += 1
-        worker = Worker(self, f"w{self.count}", arena)
-        self.sessions[worker.session] = worker
+        worker = Worker(self, f"w{self.count}", arenas)
+        self.sessions.update(dict.fromkeys(worker.arenas, worker))
         return worker
 
     def write(self, call: WriteCall, each: BucketDigest) -> WriteCall:
@@ -188,7 +181,7 @@ class Wires:
         flying = self.flying.get(piece.session)
         if flying is not None:
             flying.remove(piece)
-        if receiver is None or receiver.arena is None:
+        if receiver is None:
             self._terminal(piece, failed="the peer is gone")
             return True
         step = piece.step
@@ -196,8 +189,8 @@ class Wires:
             self.corrupt -= 1
             step = RUBBISH
         self.loop.note(piece.writer, "lands", (piece.session, piece.bucket, step))
-        self.ledger.lands(receiver, piece, step)
-        receiver.arena.put(piece.bucket, piece.index, step)
+        self.ledger.lands(piece)
+        receiver.arenas[piece.session].put(piece.bucket, piece.index, step)
         self._terminal(piece)
         return True
 

@@ -18,7 +18,7 @@ class Volume:
         self.journal: Journal | None = None
         self.torn = False  # the journal is there and cannot be read
         self.decision: Decision | None = None
-        self.arenas: dict[int, ArenaFile] = {}
+        self.arenas: dict[int, list[ArenaFile]] = {}
         self.replicas: dict[int, dict[Any, Any]] = {}  # by rank and arena of a source: (arena, its record or None)
 
     def read(self) -> Journal | None:

@@ -72,4 +72,7 @@ class Watch:
             # One sync may run before, and one that was decided in it.
             i.in_time(name, self.world.loop.now - began, 3 * (deadline + COMMIT_SECONDS + COMMIT_GRACE + SLACK))
         for each in outcome.engines:
+            if each.outcome == "Current":
+                lives = self.world.ledger.served.items()
+                i.honest(each.engine, name, any(key.startswith(f"{each.engine}/") and name in s for key, s in lives))
             self.outcomes[each.outcome] = self.outcomes.get(each.outcome, 0) + 1

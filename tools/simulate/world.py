@@ -46,6 +46,7 @@ class World:
         self.extents = [(0, len(self.owners) * SIZE)]
         self.engine_ranks = shape.choice((1, 1, 1, 2))
         self.arenas = shape.choice((1, 2, 2))
+        self.target_arenas = shape.choice((1, 1, 2))
         self.begin_end = shape.random() < 0.6
         self.interval = shape.choice((0.4, 1.0, 1.6))
         self.stall_seconds = 1.0
@@ -212,6 +213,8 @@ class World:
         """What is not healed yet: every live engine current with what was published since, none paused."""
         lacks = []
         newest = self.trainer.copied_step
+        if not self.engine_pods:
+            self.add_engine()
         if newest <= first:
             return ["the trainer has not published since"]
         for pod in self.engine_pods:
