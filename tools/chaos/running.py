@@ -11,7 +11,7 @@ from rl.checker import check
 from tools.chaos.cases import Case, Kind, Phase, Victim
 from tools.chaos.holds import Hold
 from tools.chaos.records import committed_after, first_after
-from tools.chaos.site import STALL, STRUCK, Site, now, sent
+from tools.chaos.site import DEADLINE, OUTCOME_SECONDS, STALL, STRUCK, Site, now, sent
 from tools.chaos.striking import Struck, end, find, strike
 from tools.chaos.traffic import PROMPTS, TOKENS, Judged, ask, until
 from tools.world.processes import WorldError
@@ -20,6 +20,7 @@ REACH_SECONDS = 20.0
 HEAL_SECONDS = 60.0  # until a case counts as never healed; the bound is judging.HEAL
 RESTART_SECONDS = 3.0  # until what was killed is started again, at the latest
 ANSWER_SECONDS = 10.0
+GRACE = 5.0  # after the deadline: until an outcome is told
 AGAIN_SECONDS = 1.0  # between two publishes of a trainer whose sources had the fault
 
 
@@ -132,7 +133,8 @@ def letting_go(site: Site, hold: Hold) -> Iterator[None]:
 
 def ended(site: Site, trial: Trial, number: int, since: float, hold: Hold | None = None) -> None:
     """Note what became of the struck publish, and of the engines beside the struck one."""
-    trial.outcomes = site.outcome(number)
+    # A trainer whose own agent is struck may be told nothing before it is mended.
+    trial.outcomes = site.outcome(number, OUTCOME_SECONDS if trial.case.of_engine else DEADLINE + GRACE)
     trial.written = site.written()
     if trial.case.of_engine:
         held = hold.released_at - hold.reached_at if hold is not None else 0.0
