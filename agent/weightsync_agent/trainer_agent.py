@@ -25,7 +25,7 @@ from weightsync_agent.base import Common
 from weightsync_agent.drivers.coordination import Coordination
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_rank import SourceRank
-from weightsync_agent.journal.file import StateFile
+from weightsync_agent.journal.file import PairingFile, StateFile
 from weightsync_agent.journal.records import Decision
 from weightsync_agent.peers.auth import Caller
 from weightsync_agent.peers.members import Members
@@ -84,6 +84,7 @@ class TrainerAgent:
             client=common.client,
             programs=self._programs,
             arenas=SourceArenas(common.volume.arenas, who.rank, self._room),
+            pairing=PairingFile.within(common.volume.directory, who.rank),
             count=common.settings.source_arenas,
             start=common.start_worker,
         )

@@ -232,6 +232,7 @@ class RankTarget:
             answer = ReceiptsAnswer(verified=found.verified, unequal=found.unequal)
         if request.last:
             async with self._lock:
+                machine.check_grant(request.grant, request.writer.key)  # a fence may have begun meanwhile
                 written.handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
             await failpoints.reach("target", "verified")
         return answer

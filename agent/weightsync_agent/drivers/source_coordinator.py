@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from weightsync.announcement import SourceRank as SourceRankRecord
-from weightsync.errors import Refused
+from weightsync.errors import InputError, Refused
 from weightsync.plan import Plan
 from weightsync.version import version_name
 from weightsync.wire import local
@@ -22,6 +22,8 @@ from weightsync.wire.v1 import (
     ShardDigests,
     WriterId,
 )
+from weightsync_agent.journal.file import StateFile
+from weightsync_agent.journal.records import Pairing
 from weightsync_agent.peers.client import PeerClient, Unreachable
 
 log = structlog.get_logger(__name__)
@@ -34,11 +36,18 @@ GRACE = 5.0  # seconds after a sync's deadline until a lost coordinator becomes 
 class SourceCoordinator:
     """The coordinator as one rank sees it. plan: the newest plan, None before the first."""
 
-    def __init__(self, writer: WriterId, plan: Callable[[], Plan | None], client: PeerClient) -> None:
+    def __init__(
+        self, writer: WriterId, plan: Callable[[], Plan | None], client: PeerClient, pairing: StateFile[Pairing]
+    ) -> None:
         self.plan = plan
         self._writer = writer
         self._client = client
-        self._offsets: dict[str, int] = {}  # by the Publisher's nonce: how far its count is behind the others'
+        self._file = pairing
+        self._pairing: Pairing | None = None
+        try:
+            self._pairing = pairing.read()
+        except InputError as error:
+            log.warning("what is known of the rank's count cannot be read", rank=writer.rank, why=str(error))
 
     # --- what the plan says ---
 
@@ -92,6 +101,7 @@ class SourceCoordinator:
 
     async def publish(self, who: SourceRankRecord, request: local.BeginRequest) -> PublishAnswer:
         """Answers when every rank has called publish(), at the deadline at the latest."""
+        known = self._pairing if self._pairing is not None and self._pairing.nonce == request.nonce else None
         body = PublishRequest(
             writer=self._writer,
             world_size=who.world_size,
@@ -99,13 +109,16 @@ class SourceCoordinator:
             stages=who.stages,
             nonce=request.nonce,  # the Publisher's that called, though another may have come by now
             sequence=request.sequence,
-            offset=self._offsets.get(request.nonce, 0),
-            paired=request.nonce in self._offsets,
+            offset=known.offset if known is not None else 0,
+            paired=known is not None,
             label=request.label,
         )
         seconds = self.deadline() + GRACE
         answer = await self._client.call(self.address(), "/v1/publishes", PublishAnswer, body, seconds=seconds)
-        self._offsets = {request.nonce: max(0, answer.number - request.sequence)}
+        found = Pairing(nonce=request.nonce, offset=max(0, answer.number - request.sequence))
+        if found != self._pairing:
+            self._pairing = found
+            self._file.write(found)  # once in a Publisher's life, a few bytes in memory-backed storage: no thread
         return answer
 
     async def outcome(self, version: PublishAnswer, seen: Callable[[PublishOutcome], None]) -> PublishOutcome:

@@ -20,6 +20,8 @@ from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_coordinator import SourceCoordinator
 from weightsync_agent.drivers.source_publish import Part, Publish, Publishes, Shard, cut_part, told
 from weightsync_agent.drivers.source_runner import SourceRunner
+from weightsync_agent.journal.file import StateFile
+from weightsync_agent.journal.records import Pairing
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.transfer.supervisor import TransferWorker
@@ -39,6 +41,7 @@ class SourceRank:
         client: PeerClient,
         programs: Programs,
         arenas: SourceArenas,
+        pairing: StateFile[Pairing],
         count: int,
         start: Callable[[str], Awaitable[TransferWorker]],
     ) -> None:
@@ -47,7 +50,7 @@ class SourceRank:
         self.publishes = Publishes()
         self._programs = programs
         self._arenas = arenas
-        self._coordinator = SourceCoordinator(self.writer, plan, client)
+        self._coordinator = SourceCoordinator(self.writer, plan, client, pairing)
         self.runner = SourceRunner(
             self.writer,
             lambda: self.who,

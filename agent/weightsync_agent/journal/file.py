@@ -14,11 +14,12 @@ import xxhash
 from weightsync.errors import InputError
 from weightsync.names import JOURNAL
 from weightsync.records import Record
-from weightsync_agent.journal.records import Counters, Decision, Journal
+from weightsync_agent.journal.records import Counters, Decision, Journal, Pairing
 
 FORMAT = b"weightsync/1"
 DECISION = "decision"  # file names beside names.JOURNAL
 COUNTERS = "counters"
+PAIRING = "pairing"
 
 R = TypeVar("R", bound=Record)
 
@@ -98,6 +99,18 @@ class DecisionFile(StateFile[Decision]):
         return cls(directory / DECISION)
 
 
+class PairingFile(StateFile[Pairing]):
+    """What a trainer rank learned from the first version of its Publisher's life."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, Pairing)
+
+    @classmethod
+    def within(cls, directory: Path, rank: int) -> "PairingFile":
+        """The rank's in the shared volume."""
+        return cls(directory / f"{PAIRING}-{rank}")
+
+
 class CountersFile(StateFile[Counters]):
     """Counts that only rise."""
 
@@ -132,9 +145,9 @@ def decode(data: bytes, kind: str, origin: str) -> bytes:
     if checksum != _checksum(b" ".join((found, name)), body):
         raise InputError(f"{origin}: corrupted: its checksum does not fit its content")
     if found != FORMAT:
-        raise InputError(f"{origin}: format {found.decode()!r} is not known, {FORMAT.decode()} is")
-    if name.decode() != kind:
-        raise InputError(f"{origin}: holds a {name.decode()}, not a {kind}")
+        raise InputError(f"{origin}: format {found.decode(errors='replace')!r} is not known, {FORMAT.decode()} is")
+    if name != kind.encode():
+        raise InputError(f"{origin}: holds a {name.decode(errors='replace')}, not a {kind}")
     return body
 
 

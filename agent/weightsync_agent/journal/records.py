@@ -24,7 +24,7 @@ from pydantic import Field
 from weightsync.arena import ArenaState, Header
 from weightsync.digests import BucketDigest
 from weightsync.records import Record
-from weightsync.version import Hex32, Hex64, Version
+from weightsync.version import Hex16, Hex32, Hex64, Version
 
 _OURS = re.compile(r"(torn:)?[0-9a-f]{16}\.[0-9]+")
 
@@ -85,6 +85,13 @@ class Counters(Record):
     """starts: how often this agent has started as a coordinator; without Kubernetes it is the term."""
 
     starts: Annotated[int, Field(ge=0)] = 0
+
+
+class Pairing(Record):
+    """How far a Publisher's count is behind the other ranks': zero for all that began together."""
+
+    nonce: Hex16
+    offset: Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Gather:
     waiting: dict[int, PublishRequest] = field(default_factory=dict)
     began: float = 0.0
     last: Gathered | None = None
+    paired: dict[int, tuple[str, int]] = field(default_factory=dict)  # by rank: nonce and sequence of the newest
 
     def given(self, request: PublishRequest) -> Gathered | None:
         """The version that this very publish is part of already: a request may come twice."""
@@ -67,6 +68,11 @@ class Gather:
                     reason="WorldsDiffer",
                 )
         before = self.waiting.get(rank)
+        if before is not None and before.nonce == request.nonce and before.sequence > request.sequence:
+            return None, [request]  # it was delayed on its way: the rank is further by now
+        nonce, sequence = self.paired.get(rank, ("", 0))
+        if nonce == request.nonce and request.sequence <= sequence:
+            return None, [request]
         void = [before] if before is not None and not _same(before, request) else []
         if not self.waiting:
             self.began = now
@@ -79,6 +85,7 @@ class Gather:
         ranks, self.waiting = dict(sorted(self.waiting.items())), {}
         lineage = lineage_of({r: each.nonce for r, each in ranks.items()})
         label = next((each.label for each in ranks.values() if each.label), "")
+        self.paired = {r: (each.nonce, each.sequence) for r, each in ranks.items()}
         self.last = Gathered(lineage, max(each.step for each in ranks.values()), label, ranks, self.began)
         return self.last, void
 

@@ -232,3 +232,22 @@ def test_names_are_told_again_to_a_new_life_of_the_coordinator(world: Run, in_vi
         await w.source.close()
 
     in_virtual_time(main())
+
+
+def test_what_was_learned_of_the_ranks_count_outlives_the_agent(world: Run, in_virtual_time: Run) -> None:
+    """A rank that restarted alone is behind the others by as much after its agent's restart."""
+
+    async def main() -> None:
+        w = world()
+        w.client.answers["/v1/publishes"] = lambda body: PublishAnswer(lineage="1" * 16, number=body.sequence + 6)
+        await w.publish(1)
+        await w.publish(2)
+        await w.source.close()
+        again = world()
+        again.client.answers = w.client.answers
+        await again.publish(3)
+        told = [(body.offset, body.paired) for x in (w, again) for body in x.client.paths("/v1/publishes")]
+        assert told == [(0, False), (6, True), (6, True)]
+        await again.source.close()
+
+    in_virtual_time(main())

@@ -105,3 +105,17 @@ def test_a_request_that_comes_twice_is_one_publish() -> None:
     assert gather.given(call(1, 1, offset=3)) is found
     assert gather.given(call(0, 2)) is None
     assert gather.given(call(0, 1, C)) is None
+
+
+def test_a_publish_that_arrives_late_is_void() -> None:
+    """Whatever it says of itself: its rank is further, waiting or paired, and a version is never gathered again."""
+    gather = Gather()
+    for n in (1, 2, 3):
+        gather.add(call(0, n), 0.0), gather.add(call(1, n), 0.0)
+    gather.add(call(0, 4), 0.0)
+    late = call(1, 2, paired=False)
+    assert gather.add(late, 0.0) == (None, [late])
+    gather.add(call(1, 5), 0.0)
+    again = call(1, 4)
+    assert gather.add(again, 0.0) == (None, [again])
+    assert [each.sequence for each in gather.waiting.values()] == [5]
