@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.transfer.workers import MIB, SMALL, Bench, begun, go_on, running, stop, until, whole, write_all
+from weightsync.buckets import Bucket
 from weightsync.errors import TransferError
 from weightsync.wire.v1 import Region
 from weightsync_agent.transfer import supervisor
@@ -182,6 +183,43 @@ async def test_left_iteration_stops_the_rest(bench: Bench) -> None:
     await stream.aclose()  # type: ignore[attr-defined]
     await until(lambda: detached(source, ours.path))
     assert theirs.view != ours.view
+
+
+async def test_a_stopped_write_waits_for_what_was_submitted(bench: Bench) -> None:
+    """Nothing new is submitted; buckets that landed are told; it ends Stopped and quiet, and the arena is free."""
+    source, ours = await bench.source(NBYTES)
+    _, theirs, region = await bench.target("target", NBYTES)
+    halt, landed = asyncio.Event(), list[Bucket]()
+
+    async def write() -> None:
+        async for bucket in source.write(ours.path, whole(ours), region, stall_seconds=20, stop=halt):
+            landed.append(bucket)
+            halt.set()
+
+    with pytest.raises(TransferError, match="was stopped") as caught:
+        await write()
+    assert (caught.value.reason, caught.value.quiet) == ("Stopped", True)
+    assert 0 < len(landed) < len(whole(ours))
+    await source.detach(ours.path)  # every piece is terminal
+    for bucket in landed:
+        run = slice(bucket.offset, bucket.offset + bucket.nbytes)
+        assert theirs.view[run] == ours.view[run]
+
+
+async def test_a_stopped_write_to_a_stopped_target_stalls(bench: Bench) -> None:
+    """What was submitted does not end: Stalled, not quiet."""
+    source, ours = await bench.source(NBYTES)
+    target, _, region = await bench.target("target", NBYTES)
+    halt = asyncio.Event()
+
+    async def write() -> None:
+        async for _ in source.write(ours.path, whole(ours), region, stall_seconds=2, stop=halt):
+            stop(target)
+            halt.set()
+
+    with pytest.raises(TransferError, match="ended for 2 s") as caught:
+        await write()
+    assert (caught.value.reason, caught.value.quiet) == ("Stalled", False)
 
 
 async def test_failed_initialize_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

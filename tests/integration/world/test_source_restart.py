@@ -9,8 +9,9 @@ import torch
 from reference.alone import greedy_tokens
 from reference.checkpoint import initial_state, make_checkpoint
 from reference.config import ModelConfig
+from tools.world.pod import Pod
 from tools.world.processes import WorldError, wait
-from tools.world.world import Pod, World
+from tools.world.world import World
 from weightsync import Publisher
 
 pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(240)]
