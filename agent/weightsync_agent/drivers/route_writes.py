@@ -179,8 +179,8 @@ class RouteWrites:
         self._note(error)
 
     def _note(self, error: TransferError) -> None:
-        """Keep the worst of several failures: one after which bytes may still land wins. Nothing is started more."""
-        if self._broke is None or not error.quiet:
+        """Keep the worst of several failures: the first after which bytes may still land. Nothing is started more."""
+        if self._broke is None or (self._broke.quiet and not error.quiet):
             self._broke = error
         self._waiting.clear()
         for call in self._calls.values():
