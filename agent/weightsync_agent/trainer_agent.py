@@ -25,6 +25,7 @@ from weightsync_agent.base import Common
 from weightsync_agent.drivers.coordination import Coordination
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_rank import SourceRank
+from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.journal.file import PairingFile, StateFile
 from weightsync_agent.journal.records import Decision
 from weightsync_agent.peers.auth import Caller
@@ -87,6 +88,7 @@ class TrainerAgent:
             pairing=PairingFile.within(common.volume.directory, who.rank),
             count=common.settings.source_arenas,
             start=common.start_worker,
+            term=SourceTerm(common.volume.directory, who.rank),
         )
         return source
 

@@ -20,6 +20,7 @@ from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_coordinator import SourceCoordinator
 from weightsync_agent.drivers.source_publish import Part, Publish, Publishes, Shard, cut_part, told
 from weightsync_agent.drivers.source_runner import SourceRunner
+from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Pairing
 from weightsync_agent.peers.client import PeerClient
@@ -44,6 +45,7 @@ class SourceRank:
         pairing: StateFile[Pairing],
         count: int,
         start: Callable[[str], Awaitable[TransferWorker]],
+        term: SourceTerm,
     ) -> None:
         self.who = who
         self.writer = WriterId(uid=uid, rank=who.rank)
@@ -60,6 +62,7 @@ class SourceRank:
             coordinator=self._coordinator,
             client=client,
             start=start,
+            term=term,
         )
         self._shards: dict[str, Shard] = {}
         self._told_life = ""  # the life of the coordinator that knows our names

@@ -18,6 +18,7 @@ from weightsync_agent.drivers.route_runner import RouteRunner, RouteTask
 from weightsync_agent.drivers.route_writes import RouteWrites
 from weightsync_agent.drivers.source_coordinator import SourceCoordinator
 from weightsync_agent.drivers.source_publish import Publishes
+from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.drivers.source_workers import SourceWorkers
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import source_events as s
@@ -44,10 +45,12 @@ class SourceRunner:
         coordinator: SourceCoordinator,
         client: PeerClient,
         start: Callable[[str], Awaitable[TransferWorker]],
+        term: SourceTerm,
     ) -> None:
-        self.machine = Source(f"rank {writer.rank} of {writer.uid}", count)
+        self.machine = Source(f"rank {writer.rank} of {writer.uid}", count, term.fence())
         self.workers = SourceWorkers(f"source-{writer.rank}", start, lambda lane: self.feed(s.LaneDead(lane)))
         arenas.removed = self.workers.forget
+        self._term = term
         self._writer = writer
         self._who = who
         self._arenas = arenas
@@ -76,7 +79,9 @@ class SourceRunner:
         loop = asyncio.get_running_loop()
         try:
             while self._events:
-                for action in self.machine.handle(self._events.popleft(), loop.time()):
+                actions = self.machine.handle(self._events.popleft(), loop.time())
+                self._term.keep(self.machine.admission.fence)
+                for action in actions:
                     self._perform(action)
         finally:
             self._feeding = False

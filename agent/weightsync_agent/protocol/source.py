@@ -28,6 +28,7 @@ from weightsync.version import version_name
 from weightsync.wire.v1 import SyncOrder
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol.admission import Admission
+from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.protocol.lanes import Lanes
 from weightsync_agent.protocol.replica import Replica, ReplicaState
 from weightsync_agent.protocol.route import AllFilled, Cancel, Filled
@@ -70,14 +71,17 @@ class Pending:
 
 
 class Source(Machine[SourceState]):
-    """See the module. rank: for messages; arenas: how many each program gets."""
+    """See the module. rank: for messages; arenas: how many each program gets; fence: as a former life left it.
 
-    def __init__(self, rank: str, arenas: int) -> None:
+    Whoever drives it keeps ``admission.fence`` on disk, before an answer goes out, wherever an event raised it.
+    """
+
+    def __init__(self, rank: str, arenas: int, fence: Fence | None = None) -> None:
         super().__init__(SourceState.IDLE)
         self.rank = rank
         self.shelf = Shelf(arenas)
         self.lanes = Lanes()
-        self.admission = Admission(rank)
+        self.admission = Admission(rank, fence or Fence())
         self.running: Running | None = None
         self.pending: Pending | None = None
 

@@ -26,6 +26,7 @@ from weightsync.wire.v1 import (
 from weightsync_agent.arenas.files import SourceArenas
 from weightsync_agent.arenas.sizing import Room
 from weightsync_agent.drivers.source_rank import SourceRank
+from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.journal.file import PairingFile
 from weightsync_agent.transfer.supervisor import TransferWorker
 
@@ -90,6 +91,7 @@ class Rank:
             count=1,
             start=self._start,
             pairing=PairingFile.within(folder, 0),
+            term=SourceTerm(folder, 0),
         )
 
     async def _program(self, digest: str) -> Any:

@@ -144,3 +144,44 @@ def test_a_publish_does_not_wait_for_the_comparison(world: Run, in_virtual_time:
         await w.source.close()
 
     in_virtual_time(main())
+
+
+def test_a_term_that_is_over_stays_over_after_a_restart(world: Run, in_virtual_time: Run, tmp_path: Path) -> None:
+    """The order of a coordinator that was replaced is refused; its end seals nothing."""
+
+    async def main() -> None:
+        w = world()
+        await w.publish(1)
+        await asyncio.sleep(2)
+        await w.source.order(w.order(1, term=4).model_copy(update={"coordinator": "c"}))
+        await w.source.close()
+        for spoilt, reason in ((False, "StaleTerm"), (True, "NotFilled")):
+            if spoilt:
+                (tmp_path / "term-0").write_bytes(b"torn")
+            w = again(world, tmp_path)
+            with pytest.raises(Refused) as refused:
+                await w.source.order(w.order(1, "old", term=3))
+            assert refused.value.reason == reason
+            await w.source.close()
+
+    in_virtual_time(main())
+
+
+def test_ends_of_an_older_term_or_another_coordinator_are_refused(world: Run, in_virtual_time: Run) -> None:
+    """And seal nothing."""
+
+    async def main() -> None:
+        w = world()
+        await w.publish(1)
+        await asyncio.sleep(2)
+        await w.source.order(w.order(1, term=4).model_copy(update={"coordinator": "c"}))
+        await asyncio.sleep(3)
+        for term, coordinator, reason in ((3, "c", "StaleTerm"), (4, "d", "TermHeld")):
+            end = OrderEnd(sync="s", term=term, writer=w.source.writer, version=version(1), coordinator=coordinator)
+            with pytest.raises(Refused) as refused:
+                await w.source.end(end)
+            assert refused.value.reason == reason
+        assert [replica.state for replica in w.replicas()] == [ReplicaState.FILLED]
+        await w.source.close()
+
+    in_virtual_time(main())
