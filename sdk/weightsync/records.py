@@ -1,6 +1,8 @@
 """The base of every record that crosses a process, a file or the API: frozen, closed, canonical JSON. Pure."""
 
+import errno
 import json
+import stat
 from pathlib import Path
 from typing import Any, Self
 
@@ -8,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from weightsync.errors import InputError
+
+LARGEST = 256 * 2**20  # bytes of a file: a copy program of a model with very many experts
 
 
 class Record(BaseModel):
@@ -37,9 +41,9 @@ class Record(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a file; InputError names the path."""
+        """Read a file of LARGEST bytes at most; InputError names the path."""
         try:
-            text = path.read_bytes()
+            text = read_file(path, LARGEST)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         return cls.read(text, str(path))
@@ -49,6 +53,19 @@ class WireRecord(Record):
     """A body of the HTTP API: unknown keys are ignored, so that a newer peer may say more than we know."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """A file that another process wrote. Raises OSError also where it is none, so that nobody waits for a pipe, or
+    holds more than ``most`` bytes.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"holds more than {most} bytes", str(path))
+    return data
 
 
 def first_problem(error: ValidationError) -> str:

@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from weightsync_agent.journal.file import DecisionFile, JournalFile
 from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.peers import auth
 from weightsync_agent.peers.server import HttpServer
+from weightsync_agent.protocol.engine_leader import LeaderState
 from weightsync_agent.settings import Settings
 from weightsync_agent.trainer_agent import TrainerAgent
 
@@ -151,7 +153,7 @@ class Running:
         agent = EngineAgent(common, adapter, JournalFile.within(self.settings.directory), None)
         await agent.driver._look_once()
         async with asyncio.timeout(HANG):
-            while not agent.driver.targets:  # noqa: ASYNC110 - the driver tells nobody
+            while agent.driver.machine.state is not LeaderState.FRESH:  # noqa: ASYNC110 - the driver tells nobody
                 await asyncio.sleep(0.01)
         return agent
 
@@ -232,8 +234,25 @@ class Running:
         await self.server.close()
         await self.common.client.close()
 
+    def unchanged(self, before: dict[str, Any]) -> str:
+        """What differs from ``before``; "" where nothing does."""
+        now = self.seen()
+        return "; ".join(
+            f"{key}: {before.get(key)!r:.900} -> {now.get(key)!r:.900}"
+            for key in sorted({*before, *now})
+            if before.get(key) != now.get(key)
+        )
+
+    def _fences(self) -> bool:
+        """A worker is being replaced in the background, for a request that was answered before."""
+        targets = self.agent.driver.targets.values() if isinstance(self.agent, EngineAgent) else ()
+        return any(each.machine.state.name == "FENCING" for target in targets for each in target.arenas)
+
     def seen(self) -> dict[str, Any]:
         """What a refused input must leave as it was, the highest term that was let in aside."""
+        deadline = time.monotonic() + HANG
+        while self._fences() and time.monotonic() < deadline:
+            time.sleep(0.002)
         files = [*self.common.volume.arenas.iterdir(), self.settings.directory / "journal"]
         files.append(self.settings.directory / "decision")
         found: dict[str, Any] = {str(path): path.read_bytes()[:4096] for path in files if path.is_file()}

@@ -69,7 +69,7 @@ def mutated(draw: st.DrawFn, document: dict[str, Any], most: int = 3) -> dict[st
         holder, key = draw(st.sampled_from(places))
         match draw(st.sampled_from(["replace", "replace", "replace", "remove", "double", "add", "swap"])):
             case "replace":
-                holder[key] = draw(JSON)
+                holder[key] = deepcopy(draw(JSON))  # the strategy's own lists must not be changed by the next step
             case "remove":
                 del holder[key]
             case "double" if isinstance(holder, list):

@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic_core
+
 from weightsync import names
 from weightsync.errors import EngineError
+from weightsync.records import read_file
 from weightsync_agent.engines.errors import engine_error
+
+# The engine's process writes the results, and an engine may be broken.
+LARGEST = 256 * 2**20  # bytes: the table of a very big model
+LONGEST_ERROR = 4096  # characters
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class HookFiles:
         """The result of that request. Raises EngineError where it is missing, another's, or a failure."""
         path = self.result_path(rank)
         try:
-            result: dict[str, Any] = json.loads(path.read_bytes())
+            result = pydantic_core.from_json(read_file(path, LARGEST))
         except FileNotFoundError:
             raise engine_error(
                 "HookSilent",
@@ -61,18 +68,22 @@ class HookFiles:
             ) from None
         except (OSError, ValueError) as error:
             raise engine_error("HookSilent", f"{path}: cannot be read: {error}") from error
+        if not isinstance(result, dict):
+            raise engine_error("HookSilent", f"{path}: holds no result: {type(result).__name__}")
         if result.get("id") != request:
-            raise engine_error("HookSilent", f"{path}: the result of request {result.get('id')!r}, not of {request}")
+            raise engine_error(
+                "HookSilent", f"{path}: the result of request {result.get('id')!r:.64}, not of {request}"
+            )
         if not result.get("ok"):
             raise _failure(rank, result)
         return result
 
 
 def _failure(rank: int, result: Mapping[str, Any]) -> EngineError:
-    sentence = str(result.get("error") or f"rank {rank}: failed without a word")
+    sentence = str(result.get("error") or f"rank {rank}: failed without a word")[:LONGEST_ERROR]
     if result.get("touched"):
         sentence += " (after the first byte: its parameters are torn)"
-    return engine_error(str(result.get("reason") or "HookFailed"), sentence)
+    return engine_error(str(result.get("reason") or "HookFailed")[:64], sentence)
 
 
 def combined(failures: Mapping[int, EngineError]) -> EngineError:
