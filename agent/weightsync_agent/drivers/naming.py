@@ -18,6 +18,11 @@ class Meeting:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
+    def closed_to(self, stage: int, names: frozenset[str]) -> bool:
+        """What was settled here, or told, does not hold for a stage that comes with these names."""
+        settled = self.owned.done() and not self.owned.cancelled() and self.owned.exception() is None
+        return self.names.get(stage, names) != names or (settled and stage not in self.owned.result())
+
 
 class Naming:
     """Waits until every stage has told its names, then lets buckets.assign decide."""
@@ -30,11 +35,12 @@ class Naming:
     ) -> frozenset[str]:
         """The names that the caller's stage owns. Raises CoverageError: for all stages alike, or for a timeout.
 
-        A stage that comes again with other names (its trainer restarted) opens a new meeting.
+        A stage that comes again with other names (its trainer restarted) opens a new meeting; so does one that the
+        last meeting did not know (the plan had no route from it then).
         """
         names = frozenset(request.names)
         meeting = self._meetings.get(request.program)
-        if meeting is None or meeting.names.get(request.stage, names) != names:
+        if meeting is None or meeting.closed_to(request.stage, names):
             meeting = self._meetings[request.program] = Meeting()
         meeting.names[request.stage] = names
         if stages <= set(meeting.names) and not meeting.owned.done():
