@@ -27,7 +27,7 @@ def test_all_stages_meet_and_a_tied_tensor_belongs_to_the_lowest(in_virtual_time
 
     async def main() -> None:
         naming = Naming()
-        both = await asyncio.gather(ask(naming, 1, "ab", {0, 1}), ask(naming, 0, "a", {0, 1}))
+        both: Any = await asyncio.gather(ask(naming, 1, "ab", {0, 1}), ask(naming, 0, "a", {0, 1}))
         assert both == [frozenset("b"), frozenset("a")]
         assert await ask(naming, 1, "ab", {0, 1}) == frozenset("b")
 
@@ -40,7 +40,7 @@ def test_a_stage_with_other_names_opens_a_new_meeting(in_virtual_time: Run) -> N
     async def main() -> None:
         naming = Naming()
         await asyncio.gather(ask(naming, 1, "ab", {0, 1}), ask(naming, 0, "a", {0, 1}))
-        both = await asyncio.gather(ask(naming, 0, "ab", {0, 1}), ask(naming, 1, "ab", {0, 1}))
+        both: Any = await asyncio.gather(ask(naming, 0, "ab", {0, 1}), ask(naming, 1, "ab", {0, 1}))
         assert both == [frozenset("ab"), frozenset()]
 
     in_virtual_time(main())
@@ -52,7 +52,7 @@ def test_a_stage_that_the_last_meeting_did_not_know_opens_a_new_one(in_virtual_t
     async def main() -> None:
         naming = Naming()
         assert await ask(naming, 0, "ab", {0}) == frozenset("ab")
-        both = await asyncio.gather(ask(naming, 1, "b", {0, 1}), ask(naming, 0, "ab", {0, 1}))
+        both: Any = await asyncio.gather(ask(naming, 1, "b", {0, 1}), ask(naming, 0, "ab", {0, 1}))
         assert both == [frozenset(), frozenset("ab")]
 
     in_virtual_time(main())
@@ -63,7 +63,9 @@ def test_what_lacks_is_named_and_the_next_meeting_is_new(in_virtual_time: Run) -
 
     async def main() -> None:
         naming = Naming()
-        both = await asyncio.gather(ask(naming, 0, "a", {0, 1}), ask(naming, 1, "a", {0, 1}), return_exceptions=True)
+        both: Any = await asyncio.gather(
+            ask(naming, 0, "a", {0, 1}), ask(naming, 1, "a", {0, 1}), return_exceptions=True
+        )
         assert [type(error) for error in both] == [CoverageError, CoverageError]
         with pytest.raises(CoverageError, match=r"stages \[1\] did not tell"):
             await ask(naming, 0, "ab", {0, 1})
