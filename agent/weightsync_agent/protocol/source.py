@@ -290,13 +290,12 @@ class Source(Machine[SourceState]):
         return self.shelf.tell(self.shelf.owned(event.publish), event, now) + self._serve(now)
 
     def _broken(self, event: s.Broken, now: float) -> list[object]:
-        """Its replicas hold no version: routes that read one are given up, and an order that waits for it."""
-        owned = self.shelf.owned(event.publish)
+        """Its replicas hold no version.
+
+        Routes that read one go on until the coordinator, which is told why, ends them: their failure would be taken
+        for their engines'.
+        """
         actions = self.shelf.broken(event, now)
-        emptied = {r.id for r in owned if r.state is ReplicaState.EMPTY}
-        read = {r.id for r in self.running.live.values()} if self.running is not None else set()
-        if self.state is SourceState.RUNNING and emptied & read:
-            actions += self._cancel(event.reason, event.message)
         if self.state is SourceState.WAITING:
             actions += self._place(now)
         return actions + self._serve(now)
