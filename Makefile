@@ -15,6 +15,9 @@ PACKAGES := sdk operator agent cli
 CHECKED := $(PACKAGES) tools tests examples
 # Extra arguments for the program that a target runs, such as: make test ARGS="-k digest".
 ARGS ?=
+# Of `make simulate`: how many schedules, and the seed of the first.
+SCHEDULES ?= 20000
+SEED ?= 0
 # What the tests need: as root everything, elsewhere what needs no root (the rest is then skipped, aloud).
 TEST_SETUP := $(if $(filter 0,$(shell id -u)),all,libraries env light)
 
@@ -80,6 +83,10 @@ bench-transfer: ## Measure publish to verified against raw Mooncake; writes buil
 chaos: ## Make every part fail in a running world; writes build/chaos/report.json
 	@$(PYTHON) tools/setup libraries env light
 	$(BIN)/python tools/chaos $(ARGS)
+
+.PHONY: simulate
+simulate: env ## Simulate the protocol with all faults: make simulate SCHEDULES=n SEED=s; writes build/simulate
+	$(BIN)/python -m tools.simulate --schedules $(SCHEDULES) --seed $(SEED) $(ARGS)
 
 .PHONY: report
 report: env ## Print the reports under build/ as a table; fails where a bound is broken

@@ -317,11 +317,12 @@ def _silence_is_success(p: Patches) -> None:
         try:
             answer = yield self.agent.call(action.engine.address, "/v1/commits", request, min(1.0, action.timeout))
         except Unreachable:
-            answer = v1.CommitAnswer(version=request.version.name, incarnation="", pause_seconds=0, apply_seconds=0)
+            life = action.engine.incarnation
+            answer = v1.CommitAnswer(version=request.version.name, incarnation=life, pause_seconds=0, apply_seconds=0)
         except Refused as error:
             self.feed(events.CommitFailed(request.sync, key, error.reason, str(error), retryable=True))
             return
-        self.world.ledger.current(action.engine.name, key, request.version.name)
+        self.world.ledger.current(action.engine.name, answer.incarnation, request.version.name)
         self.feed(events.CommitDone(request.sync, key, answer))
 
     p.set(coordination.Coordination, "_send_commit", send)

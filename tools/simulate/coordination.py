@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tools.simulate.source_agent import SourceAgent
 
 DISK = 0.004
-# Events that come from messages, which may come twice.
+# Events that may be told twice. Not GrantGiven: an answer comes once, and a late one means that nobody was ordered.
 ECHOED = (
-    e.GrantGiven, e.GrantRefused, e.OrderRefused, e.ShardFilled, e.RouteEnded, e.PublishBroken, e.DecisionPersisted,
+    e.GrantRefused, e.OrderRefused, e.ShardFilled, e.RouteEnded, e.PublishBroken, e.DecisionPersisted,
     e.DecisionFailed, e.CommitDone, e.CommitFailed, e.StatusSeen,
 )  # fmt: skip
 WIRE_CAPABILITIES = v1.Capabilities(mooncake="0.3.13", transport="tcp")
@@ -238,7 +238,7 @@ class Coordination:
             retryable = isinstance(error, Unreachable) or error.retryable or error.reason in RETRYABLE  # decision
             self.feed(e.CommitFailed(sync, key, error.reason, str(error), retryable))
         else:
-            self.world.ledger.current(action.engine.name, key, action.request.version.name)
+            self.world.ledger.current(action.engine.name, answer.incarnation, action.request.version.name)
             self.feed(e.CommitDone(sync, key, answer))
 
     def _welcome(self, action: e.SendWelcome) -> Work:

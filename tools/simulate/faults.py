@@ -124,7 +124,7 @@ def _cut_off(world: World, fault: Fault) -> None:
 
 
 def _late_bytes(world: World, fault: Fault) -> None:
-    world.wires.late = 0.5
+    world.wires.late = 0.7
     _until(world, fault, lambda: setattr(world.wires, "late", 0.0))
 
 
@@ -166,8 +166,8 @@ def _target_dies(world: World, fault: Fault) -> None:
 
 def _target_hangs(world: World, fault: Fault) -> None:
     pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
-    world.freeze(pod.agent.life, 0.3 + 2 * fault.seconds)
-    _until(world, replace(fault, seconds=0.3 + 2 * fault.seconds), lambda: None)
+    world.freeze(pod.agent.life, 0.3 + 3 * fault.seconds)
+    _until(world, replace(fault, seconds=0.3 + 3 * fault.seconds), lambda: None)
 
 
 def _target_worker(world: World, fault: Fault) -> None:
@@ -186,8 +186,8 @@ def _source_dies(world: World, fault: Fault) -> None:
 
 def _source_hangs(world: World, fault: Fault) -> None:
     pod = world.source_pods[int(fault.pick * len(world.source_pods))]
-    world.freeze(pod.agent.life, 0.3 + 2 * fault.seconds)
-    _until(world, replace(fault, seconds=0.3 + 2 * fault.seconds), lambda: None)
+    world.freeze(pod.agent.life, 0.3 + 3 * fault.seconds)
+    _until(world, replace(fault, seconds=0.3 + 3 * fault.seconds), lambda: None)
 
 
 def _source_worker(world: World, fault: Fault) -> None:

@@ -144,8 +144,7 @@ class Ledger:
         i.one_root(version.name, version.root, self.roots.setdefault(version.name, version.root))
         self.decided_syncs += 1
 
-    def current(self, engine: str, key: str, name: str) -> None:
-        """A coordinator calls an engine current. key: leader/incarnation."""
+    def current(self, engine: str, incarnation: str, name: str) -> None:
+        """A coordinator is told that this life of the engine is current."""
         self.currents += 1
-        incarnation = key.rpartition("/")[2]
         i.honest(engine, name, name in self.served.get(f"{engine}/{incarnation}", ()))

@@ -118,7 +118,8 @@ class SourceRank:
                 self.arenas[replica].seal(NO_GRANT, version)
                 self._kept()[replica] = (self.arenas[replica], (version, turn, buckets))
             case s.Empty(replica):
-                self.arenas[replica].empty()
+                if replica in self.arenas:  # else it was never made
+                    self.arenas[replica].empty()
             case s.Remove(replica):
                 self.arenas.pop(replica, None)
                 self._kept().pop(replica, None)

@@ -89,16 +89,15 @@ class Trainer:
             self.loop.note("trainer", "publish has no arenas", (rank.number, sequence, str(error)))
             return
         self.world.begun(rank, sequence, self.loop.now - began)
-        if self.world.fault_chance("bad input"):
-            if agent.life.alive:
-                agent.broken(rank, publish, "InputRaised", "the trainer's input raised")
-            return
         try:
             for program, arena, buckets in replicas:
                 for bucket in buckets:
                     yield self.loop.sleep(self.world.rng.random() * FILL)
                     self._fill(arena, bucket, step)
                     yield from self._alive(agent)
+                    if self.world.fault_chance("bad input"):
+                        yield self.loop.sleep(self.world.rng.random() * 0.05)
+                        raise _Raised("the trainer's input raised")
                     agent.filled(rank, publish, program, bucket)
             yield self.loop.sleep(0.001)
             yield from self._alive(agent)
@@ -129,6 +128,12 @@ class Trainer:
             yield self.loop.sleep(agent.life.frozen_until - self.loop.now)
         if not agent.life.alive:
             raise _Gone("no agent listens")
+
+
+class _Raised(WeightSyncError):
+    """The input is wrong."""
+
+    reason = "InputRaised"
 
 
 class _Gone(WeightSyncError):
