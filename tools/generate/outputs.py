@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.generate import crds
+from tools.generate import crds, protocol
 
-GENERATORS: tuple[Callable[[], dict[str, str]], ...] = (crds.manifests,)
+GENERATORS: tuple[Callable[[], dict[str, str]], ...] = (crds.manifests, protocol.page)
 
 
 def outputs() -> dict[str, str]:
