@@ -33,6 +33,7 @@ from weightsync_agent.protocol.replica import Replica
 from weightsync_agent.transfer.supervisor import DIED, STALLED, STOPPED
 
 PROGRAM = plain_program({"a": ("float32", (1024,)), "b": ("float32", (1024,))})
+OTHER = plain_program({"a": ("float32", (1024,)), "b": ("float16", (1024,))})
 LINEAGE = "1" * 16
 D = "0" * 32
 
@@ -47,6 +48,7 @@ class FakeWorker:
         self.raises: BaseException | None = None
         self.hangs: set[str] = set()  # sessions to which nothing becomes terminal
         self.digested: list[int] = []
+        self.mapped: list[tuple[str, Path]] = []
         self.bytes = D  # what every bucket is read as
         self.written: list[tuple[str, int]] = []
         self.pace = 0.0  # seconds of one bucket
@@ -54,9 +56,12 @@ class FakeWorker:
     async def attach(self, path: Path) -> None:
         await asyncio.sleep(0.1)
         self.attached.add(path)
+        self.mapped.append(("attach", path))
 
     async def detach(self, path: Path) -> None:
+        await asyncio.sleep(0.1)
         self.attached.discard(path)
+        self.mapped.append(("detach", path))
 
     async def digest(self, path: Path, buckets: list[Bucket]) -> list[BucketDigest]:
         assert path in self.attached
@@ -131,13 +136,13 @@ class FakeClient:
 class World:
     """One source rank and what it talks to."""
 
-    def __init__(self, folder: Path, arenas: int = 2) -> None:
+    def __init__(self, folder: Path, arenas: int = 2, limit: int | None = None) -> None:
         self.client = FakeClient()
         self.workers: list[FakeWorker] = []
         self.program_error: Exception | None = None
         self.no_worker: Exception | None = None
         self.bytes = D  # what a worker that is started reads of every bucket
-        self.arenas = SourceArenas(folder, 0, Room(None))
+        self.arenas = SourceArenas(folder, 0, Room(limit))
         route = SimpleNamespace(source="u", rank=0)
         target = SimpleNamespace(rank=SimpleNamespace(program=PROGRAM.digest), routes=[route])
         self.plan: Any = SimpleNamespace(
@@ -177,7 +182,13 @@ class World:
         await asyncio.sleep(0)
         if self.program_error is not None:
             raise self.program_error
-        return PROGRAM
+        return {program.digest: program for program in (PROGRAM, OTHER)}[digest]
+
+    def serve(self, *programs: str) -> None:
+        """The plan has this rank serve these."""
+        route = SimpleNamespace(source="u", rank=0)
+        targets = [SimpleNamespace(rank=SimpleNamespace(program=digest), routes=[route]) for digest in programs]
+        self.plan.engines = [SimpleNamespace(targets=targets)]
 
     async def _start(self, name: str) -> FakeWorker:
         await asyncio.sleep(1.0)
@@ -196,6 +207,11 @@ class World:
     def request(sequence: int, nonce: str = "a" * 16) -> local.BeginRequest:
         """publish() number ``sequence``."""
         return local.BeginRequest(rank=0, nonce=nonce, sequence=sequence)
+
+    @staticmethod
+    def failure(message: str) -> local.PublishFailure:
+        """The trainer's input was wrong."""
+        return local.PublishFailure(reason="Wrong", message=message)
 
     async def begin(self, sequence: int) -> str:
         """A publish of which all buckets are known."""

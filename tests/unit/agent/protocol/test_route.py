@@ -141,3 +141,90 @@ def test_a_new_bucket_after_the_last_receipt_fails_the_route() -> None:
     machine, actions = walk(*FILLED, r.Written((0, 10)), r.Checked((0, 10), ()), r.Filled((late,)))
     assert [(a.verified, a.reason) for a in actions if isinstance(a, r.End)] == [(False, "FilledLate")]
     assert machine.state is r.RouteState.FAILED
+
+
+def test_what_its_worker_did_not_write_is_written_again_and_counted() -> None:
+    """However often workers are replaced: that is no fault of the target's."""
+    machine, actions = walk(*FILLED, r.Unsent((0, 10)))
+    assert actions == [r.Write((B0, B1))]
+    for _ in range(r.RESENDS + 2):
+        assert machine.handle(r.Unsent((0,)), 0.0) == [r.Write((B0,))]
+    assert machine.handle(r.Written((0, 10)), 0.0) == [r.Receipt((B0, B1), last=False)]
+    assert machine.handle(r.Checked((10,), (0,)), 0.0) == [r.Write((B0,))]
+    assert machine.resent_bytes == 10 * (r.RESENDS + 5)
+    assert machine.handle(r.Unsent(()), 0.0) == []
+
+
+@pytest.mark.parametrize("event", [r.Written, r.Unsent], ids=["written", "not written"])
+def test_a_route_that_is_given_up_ends_when_its_last_write_is_terminal(event: type) -> None:
+    """One is not the last."""
+    machine, _ = walk(*FILLED, r.Cancel("x", "y"))
+    assert machine.handle(event((0,)), 0.0) == []
+    assert machine.state is r.RouteState.BREAKING
+    assert machine.handle(event((10,)), 0.0) == [r.Receipt((), last=True, failed="y"), r.End(False, True, "x", "y")]
+
+
+BREAKING = (*FILLED, r.Cancel("x", "y"))
+CLOSING = (*FILLED, r.Written((0, 10)), r.Checked((0, 10), ()))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        r.Checked((0,), ()), r.ReceiptBroke("a", "b"), r.Filled((B0,)), r.AllFilled(), r.Cancel("a", "b"),
+    ],
+    ids=lambda event: type(event).__name__,
+)  # fmt: skip
+def test_a_route_that_is_given_up_takes_without_effect(event: object) -> None:
+    """It waits for its writes, and keeps its reason."""
+    machine, actions = walk(*BREAKING, event)
+    assert (actions, machine.state, machine.reason) == ([], r.RouteState.BREAKING, "x")
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "end"),
+    [
+        (FILLED[:1], r.ReceiptBroke("Gone", "m"), None),
+        ((r.AllFilled(),), r.ReceiptBroke("Gone", "m"), r.End(False, True, "Gone", "m")),
+        (CLOSING, r.ReceiptBroke("Gone", "m"), r.End(False, True, "Gone", "m")),
+        (BREAKING, r.WriteBroke(False, "Stalled", "m"), r.End(False, False, "x", "y")),
+        (BREAKING, r.WriteBroke(True, "Stopped", "m"), r.End(False, True, "x", "y")),
+    ],
+    ids=[
+        "while it writes",
+        "with nothing to write",
+        "for the last receipt",
+        "given up and stalled",
+        "given up, quiet",
+    ],
+)
+def test_how_a_route_fails(before: tuple[object, ...], event: object, end: r.End | None) -> None:
+    """The first reason is told; whether it is quiet by the last word."""
+    if before == (r.AllFilled(),):
+        before = (r.Filled((B0,)), r.Written((0,)))
+    machine, actions = walk(*before, event)
+    assert [a for a in actions if isinstance(a, r.End)] == ([end] if end is not None else [])
+    assert machine.state is (r.RouteState.BREAKING if end is None else r.RouteState.FAILED)
+
+
+@pytest.mark.parametrize("ended", [(r.Cancel("x", "y"),), (*CLOSING, r.Checked((), ()))], ids=["failed", "verified"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        r.Filled((B0,)), r.AllFilled(), r.Checked((), ()), r.ReceiptBroke("a", "b"), r.Cancel("a", "b"),
+        r.WriteBroke(True, "a", "b"), r.Written((0,)), r.Unsent((0,)),
+    ],
+    ids=lambda event: type(event).__name__,
+)  # fmt: skip
+def test_what_comes_late_changes_nothing(ended: tuple[object, ...], event: object) -> None:
+    """An ended route asks for nothing."""
+    machine, _ = walk(*ended)
+    state = machine.state
+    assert (machine.handle(event, 0.0), machine.state) == ([], state)
+
+
+@pytest.mark.parametrize("event", [r.Unsent((0,)), r.Filled((B0, B1)), r.AllFilled()], ids=lambda e: type(e).__name__)
+def test_a_closing_route_waits_for_its_last_receipt_alone(event: object) -> None:
+    """All was verified."""
+    machine, actions = walk(*CLOSING, event)
+    assert (actions, machine.state) == ([], r.RouteState.CLOSING)
