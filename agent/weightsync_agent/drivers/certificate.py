@@ -31,20 +31,23 @@ class Certificate:
         self.touched = False  # the engine's memory may be torn: it must not go on
 
     async def fresh(self) -> str:
-        """Certify an engine that holds its checkpoint. "": it is; else why it cannot be, and it must stay paused."""
+        """Certify an engine that holds its checkpoint. "": it is; else why it cannot be, and it must stay paused.
+
+        Raises Refused, reason Fencing, where a writer may still write to an arena: try again.
+        """
         grants = {rank: secrets.token_hex(16) for rank in self._ranks.targets}
-        arenas = {rank: target.arenas[0] for rank, target in self._ranks.targets.items()}
-        for rank, each in arenas.items():
-            each.arena.fill(grants[rank])
+        arenas = {rank: await target.lend() for rank, target in self._ranks.targets.items()}
+        for rank, arena in arenas.items():
+            arena.fill(grants[rank])
         await self._adapter.snapshot(self._refs(grants))
-        for rank, each in arenas.items():
-            each.arena.seal(grants[rank], BASE)
+        for rank, arena in arenas.items():
+            arena.seal(grants[rank], BASE)
         self.touched = True
         torn = Journal(
             state=JournalState.TORN,
             version=BASE,
             incarnation=self._life,
-            ranks=tuple(each.journal_rank() for each in arenas.values()),
+            ranks=tuple(target.arenas[0].journal_rank() for target in self._ranks.targets.values()),
             term=0,
             coordinator="",
         )
@@ -54,7 +57,7 @@ class Certificate:
     async def interrupted(self) -> str:
         """An agent died in it: go on from the arenas. "" where the engine is certified now, with its checkpoint."""
         self.touched = True
-        headers = {rank: target.arenas[0].arena.header for rank, target in self._ranks.targets.items()}
+        headers = {rank: (await target.lend()).header for rank, target in self._ranks.targets.items()}
         if any(header.version != BASE for header in headers.values()):
             return "an agent died while it certified the engine, and the copy of its checkpoint is gone: restart it"
         return await self._apply({rank: header.grant for rank, header in headers.items()})
@@ -72,7 +75,7 @@ class Certificate:
         await asyncio.to_thread(self._journal.remove)  # first: without the arenas it could not be obeyed
         self.touched = False
         for target in self._ranks.targets.values():
-            target.arenas[0].arena.empty()
+            await target.returned()
         return ""
 
     def _refs(self, grants: Mapping[int, str]) -> tuple[ArenaRef, ...]:

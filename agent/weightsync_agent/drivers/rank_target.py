@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from weightsync.arena import ArenaState, Header
+from weightsync.arena import Arena, ArenaState, Header
 from weightsync.buckets import Bucket
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError, Refused, TransferError
@@ -162,6 +162,23 @@ class RankTarget:
                 chosen.seals(action)
             given = next(action for action in actions if isinstance(action, t.GiveGrant))
         return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities)
+
+    async def lend(self) -> Arena:
+        """The first arena, to certify the engine in. Raises Refused, reason Fencing, while a writer may still write."""
+        first = self.arenas[0]
+        async with self._lock:
+            for action in first.handle(t.Lend()):
+                if isinstance(action, t.ReplaceWorker):
+                    self._background.spawn(self._replace_worker(first))
+                if isinstance(action, t.RefuseAsk):
+                    raise Refused(f"rank {self.program.rank}: {action.message}", reason="Fencing", status=503)
+        return first.arena
+
+    async def returned(self) -> None:
+        """What lies in the arena is nothing any more, and grants may be given again."""
+        async with self._lock:
+            self.arenas[0].arena.empty()
+            self.arenas[0].handle(t.Returned())
 
     async def _replace_worker(self, fenced: TargetArena) -> None:
         """Feed what became of it, whatever that is: no failure may leave the rank fencing."""

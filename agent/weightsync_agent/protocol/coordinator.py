@@ -371,7 +371,10 @@ class Coordinator(Machine[CoordinatorState]):
 
     def _committed(self, event: e.CommitDone, now: float) -> list[object]:
         sync = self.sync
-        if sync is not None:
+        if sync is not None and event.answer.incarnation != sync.members[event.engine].engine.incarnation:
+            member = sync.members[event.engine]
+            sync.out(member, "Gone", "EngineRestarted", f"{member.engine.name} began another life during the sync")
+        elif sync is not None:
             member = sync.members[event.engine]
             member.state = MemberState.CURRENT
             member.outcome = EngineOutcome(

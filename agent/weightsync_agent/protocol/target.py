@@ -5,7 +5,8 @@
 - a bucket counts as verified only if it was digested here, after its writer said that its write is terminal;
 - Sealed is written only after every writer is terminal, the buckets cover the whole shard of every stage
   without overlap, and their root is the one that the coordinator decided;
-- while the engine copies from the arena no grant is given.
+- while the engine copies from the arena no grant is given;
+- an arena that is lent to certify the engine is quiet as for a grant, and what was verified in it is forgotten.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ class TargetState(Enum):
     FILLING = "writers may write"
     SEALED = "the bytes are a version"
     APPLYING = "the bytes are a version and the engine copies them"
+    LENT = "the engine's own checkpoint is in it, while the engine is certified"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,16 @@ class ApplyBegins:
 @dataclass(frozen=True)
 class ApplyEnds:
     """The engine copies no more."""
+
+
+@dataclass(frozen=True)
+class Lend:
+    """The engine is to be certified: its own checkpoint is copied into the arena and applied from there."""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """Nothing of it is needed any more."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +167,10 @@ def choose(arenas: Sequence[RankArena], served: Version | None) -> int:
     passed. Then an empty one; then a sealed one, and last of all the one whose version the engine serves: as long as
     there are two, that one stays for an engine that restarts.
     """
-    order = [TargetState.FENCING, TargetState.FILLING, TargetState.EMPTY, TargetState.SEALED, TargetState.APPLYING]
+    order = [
+        *(TargetState.FENCING, TargetState.FILLING, TargetState.EMPTY),
+        *(TargetState.SEALED, TargetState.APPLYING, TargetState.LENT),
+    ]
 
     def cost(index: int) -> tuple[int, bool, int]:
         arena = arenas[index]
@@ -188,6 +203,8 @@ class Target(Machine[TargetState]):
             )
         if self.state is TargetState.APPLYING:
             raise Refused(f"rank {self.rank} is applying; ask again", reason="Busy")
+        if self.state is TargetState.LENT:
+            raise Refused(f"rank {self.rank} is being certified; ask again", reason="Busy", status=503)
         if self.state is TargetState.FENCING:
             raise Refused(f"rank {self.rank} replaces its transfer worker; ask again", reason="Fencing", status=503)
 
@@ -256,10 +273,14 @@ class Target(Machine[TargetState]):
     def _ask(self, event: Ask, now: float) -> list[object]:
         return self._begin(self._open(event))
 
-    def _fence(self, event: Ask, now: float) -> list[object]:
+    def _fence(self, event: Ask | Lend, now: float) -> list[object]:
         writers = sorted(self.grant.open) if self.grant else []
         why = f"{', '.join(writers)} may still write to rank {self.rank}: its transfer worker is replaced; ask again"
         return [ReplaceWorker(), RefuseAsk(why)]
+
+    def _forget(self, event: Lend, now: float) -> list[object]:
+        self.grant, self.verified, self.version = None, {}, None
+        return []
 
     def _fenced(self, event: Fenced, now: float) -> list[object]:
         self.grant, self.verified, self.version = None, {}, None
@@ -309,11 +330,23 @@ _ASK = (
     Row(_S.FILLING, Target._ask, lambda m, e: m.quiet(), "the arena is quiet: grant"),
     Row(_S.FENCING, Target._fence, name="a writer may still write: kill the receiver first"),
 )
+_LEND = (
+    Row(_S.LENT, Target._forget, lambda m, e: m.quiet(), "the arena is quiet: lend it"),
+    Row(_S.FENCING, Target._fence, name="a writer may still write: kill the receiver first"),
+)
 Target.table = {
     (_S.EMPTY, Ask): _ASK,
     (_S.EMPTY, Recovered): (Row(_S.SEALED, Target._recover, name="the volume outlived the agent"),),
     (_S.FILLING, Ask): _ASK,
     (_S.SEALED, Ask): _ASK,
+    (_S.EMPTY, Lend): _LEND,
+    (_S.FILLING, Lend): _LEND,
+    (_S.SEALED, Lend): _LEND,
+    (_S.LENT, Lend): (Row(_S.LENT, name="lent already"),),
+    (_S.FENCING, Lend): (
+        Row(_S.FENCING, lambda m, e, now: [RefuseAsk("its transfer worker is replaced")], name="not yet"),
+    ),
+    (_S.LENT, Returned): (Row(_S.EMPTY, name="the engine is certified"),),
     (_S.FENCING, Fenced): (Row(_S.EMPTY, Target._fenced, name="the old writers reach nobody"),),
     (_S.FENCING, FenceFailed): (Row(_S.EMPTY, Target._fence_failed, name="no worker: nobody reaches the arena"),),
     (_S.FILLING, Landed): (Row(_S.FILLING, Target._landed, lambda m, e: m.current(e.grant), "compare digests"),),

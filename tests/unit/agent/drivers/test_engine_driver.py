@@ -140,6 +140,7 @@ class Worker:
     def __init__(self, broken: Exception | None = None) -> None:
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.broken = broken
+        self.capabilities = Wire(mooncake="1", transport="tcp")
 
     async def attach(self, path: Path) -> Region:
         if self.broken is not None:
@@ -586,4 +587,25 @@ async def test_bytes_go_only_into_the_process_that_was_looked_at(tmp_path: Path)
     await world.commit(V1)
     assert await world.driver.readback() == (V1.name, True)
     assert world.engine.meant == {"life"}
+    await world.driver.close()
+
+
+async def test_an_engine_is_certified_only_in_an_arena_that_is_quiet(tmp_path: Path) -> None:
+    """Its first sync was being staged when it restarted: the writer's late bytes must not meet its checkpoint."""
+    world = World(tmp_path)
+    await world.seen()
+    target = world.driver.targets[0]
+    await world.driver.grant(grant_request())
+    world.engine.life = "life-2"
+    await world.fall_silent()
+    world.engine.calls.clear()
+    await world.look()
+    await until(lambda: world.state is LeaderState.ABSENT)
+    assert "snapshot" not in world.engine.calls
+    assert not world.engine.paused
+    await until(lambda: target.arenas[0].machine.state is TargetState.EMPTY)
+    assert world.workers[0].dead.done()
+    await world.seen()
+    assert world.state is LeaderState.FRESH
+    assert target.arenas[0].machine.state is TargetState.EMPTY
     await world.driver.close()

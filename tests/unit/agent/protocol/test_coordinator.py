@@ -529,6 +529,13 @@ def test_under_barrier_a_version_that_waits_is_not_dropped_for_a_newer_one() -> 
         assert w.machine.sync.number == (2 if kind == "Barrier" else 3)
 
 
+def test_a_commit_that_another_life_answers_is_not_this_lifes() -> None:
+    """The engine restarted: that life is gone, and the new one joins by itself."""
+    w = World("a").publish().grant("a").shard().verify("a").decide()
+    answer = CommitAnswer(version=f"{LINEAGE}.1", incarnation="2", pause_seconds=0.1, apply_seconds=0.1)
+    assert w.feed(e.CommitDone(w.sync, "a/1", answer)).outcomes() == {"a": "Gone"}
+
+
 # --- Rolling ---
 
 

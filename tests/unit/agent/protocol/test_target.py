@@ -135,3 +135,35 @@ def test_another_program_is_refused_before_anything_is_marked() -> None:
     with pytest.raises(Refused, match="9999") as caught:
         target().check_ask(request(program="9" * 32))
     assert caught.value.reason == "LayoutMismatch"
+
+
+@pytest.mark.parametrize(
+    "events", [(), VERIFIED, (*VERIFIED, t.Commit(commit(), 0))], ids=["empty", "filled and quiet", "sealed"]
+)
+def test_a_quiet_arena_is_lent_and_what_was_in_it_is_forgotten(events: tuple[object, ...]) -> None:
+    """No receipt, commit or grant of before counts, nor is another given until it is returned; then it is empty."""
+    machine = target(*events)
+    assert machine.handle(t.Lend(), 0.0) == []
+    assert machine.handle(t.Lend(), 0.0) == []
+    with pytest.raises(Refused, match="certified") as caught:
+        machine.check_ask(request("y", 2))
+    assert (caught.value.reason, caught.value.status) == ("Busy", 503)
+    for check in (lambda: machine.check_grant(G1), lambda: machine.check_commit(commit())):
+        with pytest.raises(Refused) as caught:
+            check()
+        assert caught.value.reason == "GrantClosed"
+    machine.handle(t.Returned(), 0.0)
+    assert (machine.state, machine.verified, machine.version) == (t.TargetState.EMPTY, {}, None)
+
+
+def test_an_arena_with_an_open_writer_is_lent_after_its_fence_only() -> None:
+    """Late bytes would mix with the engine's own checkpoint."""
+    machine = target(ASK, *LANDED)
+    replace, refuse = machine.handle(t.Lend(), 0.0)
+    assert replace == t.ReplaceWorker()
+    assert isinstance(refuse, t.RefuseAsk)
+    (again,) = machine.handle(t.Lend(), 0.0)
+    assert isinstance(again, t.RefuseAsk)
+    machine.handle(t.Fenced(), 0.0)
+    assert machine.handle(t.Lend(), 0.0) == []
+    assert machine.state is t.TargetState.LENT
