@@ -10,6 +10,7 @@ from weightsync.measures import Measure
 
 HEAL = 30.0  # seconds from the agent's first log line after the fault
 MEDIAN = 1.3  # of the undisturbed median
+MINUTES = 45.0
 COPIED = 1.1  # times the undisturbed median
 
 
@@ -35,6 +36,7 @@ def measures(trials: Sequence[Trial], baselines: Mapping[Setting, Sequence[float
     judged = [trial.judged for trial in trials]
     found = [
         _count("cases", len(trials), "trials of one fault each"),
+        _measure("all cases", sum(trial.seconds for trial in trials) / 60, "min", MINUTES, "without starting worlds"),
         _bound("cases failed", sum(bool(wrong(trial)) for trial in trials), "by any bound of their own"),
         _bound("torn answers", sum(one.torn for one in judged), "spans that their version does not compute"),
         _bound("stale answers", sum(one.stale for one in judged), "of a version older than was reported current"),

@@ -3,10 +3,8 @@
 Needs root. Names and addresses hold the process's id, so that several runs on one machine do not meet.
 """
 
-import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -75,15 +73,6 @@ class Network:
     def _rules(self, change: str, one: str, other: str) -> None:
         for chain, side in CHAINS:
             _run(*self._hosts[one].prefix, "iptables", change, chain, side, self._hosts[other].address, "-j", "DROP")
-
-    @contextlib.contextmanager
-    def between(self, one: str, other: str) -> Iterator[None]:
-        """Cut for as long as the block runs."""
-        self.cut(one, other)
-        try:
-            yield
-        finally:
-            self.heal()
 
 
 def _run(*command: str) -> None:
