@@ -120,9 +120,9 @@ class Source(Machine[SourceState]):
         if pending is None:
             return []
         order = pending.order
-        alien = [route.program for route in order.routes if route.program not in order.programs]
-        if alien:
-            return self._drop_pending("InvalidOrder", f"a route of program {alien[0]}, which the order does not name")
+        wrong = _wrong(order)
+        if wrong:
+            return self._drop_pending("InvalidOrder", wrong)
         trouble = self.shelf.trouble(pending.name) or self._needed(order, pending.name)
         found = {program: self.shelf.find(program, pending.name) for program in order.programs}
         replicas = {program: replica for program, replica in found.items() if replica is not None}
@@ -329,6 +329,15 @@ class Source(Machine[SourceState]):
             if any(r.id.program in starving and r.state is ReplicaState.SEALED for r in read):
                 actions += self._cancel("Superseded", "publish() needs the arena that this repair reads")
         return actions
+
+
+def _wrong(order: SyncOrder) -> str:
+    """Why this is no order; "" where it is one."""
+    alien = [route.program for route in order.routes if route.program not in order.programs]
+    if alien:
+        return f"a route of program {alien[0]}, which the order does not name"
+    targets = {(route.target, route.rank) for route in order.routes}
+    return "" if len(targets) == len(order.routes) else "two routes to one rank of one target"
 
 
 _S = SourceState

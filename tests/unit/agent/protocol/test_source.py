@@ -321,9 +321,16 @@ def test_an_order_waits_no_longer_than_its_stall_timeout() -> None:
         (order(7), "NotFilled", "has no"),
         (order(1, programs=(P, Q)), "NotFilled", Q),
         (order(1, alien=True), "InvalidOrder", Q),
+        (order(1, targets="tt"), "InvalidOrder", "two routes"),
         (order(2), "NotFilled", "never will: a tensor lacks"),
     ],
-    ids=["a version that is not here", "a program that was not filled", "a route of no program", "a broken version"],
+    ids=[
+        "a version that is not here",
+        "a program that was not filled",
+        "a route of no program",
+        "a target twice",
+        "a broken version",
+    ],
 )
 def test_an_order_that_can_never_be_carried_out_is_refused_at_once(sent: SyncOrder, reason: str, words: str) -> None:
     """Every publish has its name: nothing is waited for."""
