@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from functools import partial
+from pathlib import Path
 
 import structlog
 
@@ -20,7 +21,7 @@ from weightsync_agent.peers import auth
 from weightsync_agent.peers.keys import KeyCache, KeyDocument
 from weightsync_agent.peers.server import HttpServer
 from weightsync_agent.plan_feed.base import PlanFeed
-from weightsync_agent.plan_feed.from_file import FileFeed
+from weightsync_agent.plan_feed.from_file import FileFeed, read_plan_file
 from weightsync_agent.plan_feed.from_slices import SlicesFeed, initial_gate_allows
 from weightsync_agent.settings import Settings
 from weightsync_agent.trainer_agent import TrainerAgent
@@ -54,10 +55,21 @@ def _auth(settings: Settings, api: Api | None) -> auth.Auth:
 
         return auth.by_token(settings.token_file, KeyCache(partial(fetch, api)), settings.pod_namespace)
     if settings.auth_mode == "secret":
-        if settings.secret_file is None:
-            raise InputError("WEIGHTSYNC_SECRET_FILE is not set: agents of a plan file know one another by a secret")
-        return auth.by_secret(settings.secret_file)
+        return auth.by_secret(_secret_file(settings))
     return auth.by_nothing()
+
+
+def _secret_file(settings: Settings) -> Path:
+    """The one that is set, else the one that the plan file names."""
+    if settings.secret_file is not None:
+        return settings.secret_file
+    named = read_plan_file(settings.plan_path).secret_file if settings.plan_path is not None else ""
+    if not named:
+        raise InputError(
+            "WEIGHTSYNC_SECRET_FILE is not set, and the plan file names none: agents of a plan file know one another "
+            "by a secret"
+        )
+    return Path(named)
 
 
 def _own_pod(settings: Settings, api: Api | None) -> OwnPod:

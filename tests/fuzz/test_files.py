@@ -1,5 +1,6 @@
 """Files and records under bad input: read for what they are, or refused by an error of ours that names them."""
 
+import base64
 import contextlib
 import os
 import struct
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jwt
 import pytest
 import xxhash
 import yaml
@@ -25,7 +27,7 @@ from weightsync.arena import CHECKSUM, FIELDS, MAGIC, PAYLOAD, Arena
 from weightsync.buckets import bucket_size, cut, needed
 from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
-from weightsync.errors import EngineError, InputError, WeightSyncError
+from weightsync.errors import EngineError, InputError, Refused, WeightSyncError
 from weightsync.layout import Layout
 from weightsync.plan import Plan, PlanFile, Source
 from weightsync.records import Record
@@ -35,6 +37,7 @@ from weightsync_agent.engines.base import Applied, Description, ReadBack
 from weightsync_agent.engines.hook_files import HookFiles
 from weightsync_agent.journal import records as journal_records
 from weightsync_agent.journal.file import FORMAT, DecisionFile, JournalFile, StateFile
+from weightsync_agent.peers.tokens import ALGORITHMS, key_id, read_keys
 from weightsync_agent.plan_feed.from_file import read_plan_file
 from weightsync_agent.plan_feed.heads import read_slice, read_weightsync
 from weightsync_agent.volume import read_program
@@ -65,6 +68,11 @@ def tried(read: Callable[[], Read], kind: type[WeightSyncError] = InputError) ->
         return read(), ""
     except kind as error:
         return None, str(error)
+
+
+def encoded(data: bytes) -> str:
+    """As a token carries it."""
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def descriptors() -> int:
@@ -314,6 +322,41 @@ def test_a_program_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank-0.json")
     with pytest.raises(InputError, match="no regular file"):
         read_program(tmp_path / "rank-0.json", 0)
+
+
+KEYS: dict[str, Any] = {
+    "keys": [
+        {"kty": "RSA", "use": "sig", "kid": "k", "alg": "RS256", "n": "sXchDaQebHnPiGvyDOAT4saGEUetSyo9", "e": "AQAB"}
+    ]
+}
+
+
+@examples(80)
+@given(document=st.one_of(mutated(KEYS), JSON.filter(lambda value: isinstance(value, dict))))
+def test_a_key_set_is_one_or_refused(document: dict[str, Any]) -> None:
+    """Whatever answers in the API server's place: keys of the kinds that we take, or InputError."""
+    found, error = tried(lambda: read_keys("i", document))
+    assert found is not None or error
+    assert all(key.jwk.algorithm_name in ALGORITHMS for key in (found or {}).values())
+
+
+TOKEN = jwt.encode({"aud": "weightsync", "sub": "s"}, "k" * 32, "HS256", headers={"kid": "k"})
+
+
+@examples(150)
+@given(
+    parts=st.lists(
+        st.one_of(
+            st.sampled_from(TOKEN.split(".")), st.text(max_size=60), JSON.map(dumped).map(encoded), RAW.map(encoded)
+        ),
+        max_size=5,
+    )
+)
+def test_what_is_no_token_is_refused(parts: list[str]) -> None:
+    """Any text in a token's place, with any JSON in its parts, before a signature can say anything: 401."""
+    found, error = tried(lambda: key_id(".".join(parts)), Refused)
+    assert found is not None or error
+    assert len(error) < 2000
 
 
 METADATA = {"namespace": "n", "name": "x", "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "u"}

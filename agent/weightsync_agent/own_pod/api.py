@@ -80,8 +80,11 @@ class Api:
 
     async def issuer_and_keys(self) -> tuple[str, Json]:
         """The issuer of service account tokens, and the public keys that check them, as JSON."""
-        issuer = await self.get("/.well-known/openid-configuration")
-        return str(issuer["issuer"]), await self.get("/openid/v1/jwks")
+        path = "/.well-known/openid-configuration"
+        issuer = (await self.get(path)).get("issuer")
+        if not isinstance(issuer, str) or not issuer:
+            raise unreachable(f"GET {path}", KeyError("issuer"))
+        return issuer, await self.get("/openid/v1/jwks")
 
     async def close(self) -> None:
         """End the connection."""
@@ -98,7 +101,12 @@ class Api:
             raise unreachable(what, error) from error
         if response.status >= 400:
             raise problem(what, response.status, data)
-        answer: Json = json.loads(data)
+        try:
+            answer = json.loads(data)
+        except ValueError as error:  # whatever stands before the API server said it
+            raise unreachable(what, error) from error
+        if not isinstance(answer, dict):
+            raise unreachable(what, TypeError(f"a {type(answer).__name__} instead of an object"))
         return answer
 
     async def _send(

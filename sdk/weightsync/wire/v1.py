@@ -21,15 +21,15 @@ Every request of the data path carries the coordinator's term; an older one is r
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from weightsync.bounds import MANY, Number, Offset, Rank, Ranks, Size, Term
+from weightsync.bounds import LARGEST, MANY, Number, Offset, Rank, Ranks, Size, Term
 from weightsync.digests import BucketDigest
 from weightsync.plan import Strategy
 from weightsync.records import WireRecord
 from weightsync.version import Hex16, Hex32, Hex64, Version
 
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=86400)]  # nothing here lasts, or is waited for, longer than a day
 
 
 class Problem(WireRecord):
@@ -85,6 +85,15 @@ class PublishRequest(WireRecord):
     offset: Annotated[int, Field(ge=0, lt=2**63)] = 0
     paired: bool = False
     label: Annotated[str, Field(max_length=256)] = ""
+
+    @model_validator(mode="after")
+    def _counted(self) -> "PublishRequest":
+        if self.writer.rank >= self.world_size or self.stage >= self.stages:
+            ranks, stages = f"rank {self.writer.rank} of {self.world_size}", f"stage {self.stage} of {self.stages}"
+            raise ValueError(f"{ranks}, {stages}: both count from 0")
+        if self.sequence + self.offset > LARGEST:
+            raise ValueError(f"publish {self.sequence}, {self.offset} later: no version has such a number")
+        return self
 
     @property
     def step(self) -> int:
