@@ -164,7 +164,7 @@ class RankTarget:
         return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities)
 
     async def lend(self) -> Arena:
-        """The first arena, to certify the engine in. Raises Refused, reason Fencing, while a writer may still write."""
+        """The first arena, to certify the engine in. Raises Refused (Fencing) while a writer may still write."""
         first = self.arenas[0]
         async with self._lock:
             for action in first.handle(t.Lend()):
