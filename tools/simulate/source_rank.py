@@ -158,9 +158,9 @@ class SourceRank:
         return list(found.waiting.values()) if found is not None else []
 
     def _fill(self, publish: str, replica: s.ReplicaId, fresh: bool) -> None:
-        if fresh:
+        if replica not in self.arenas:
             if self.world.fault_chance("no room"):
-                self.queue.append(s.NoRoom(publish, replica.program, "no room"))
+                self.queue.append(s.NoRoom(publish, replica, "no room"))
                 return
             name = f"{self.agent.pod.name}/{self.who.rank}-{replica.index}"
             layout = self.world.layout(int(replica.program[:8], 16) - 0xA0)

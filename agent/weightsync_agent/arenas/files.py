@@ -83,9 +83,14 @@ class SourceArenas:
         """Before the first byte: the header says Filling."""
         self._held[key].arena.fill(NO_GRANT)
 
+    def has(self, key: Key) -> bool:
+        """It was made, or found, and is still there."""
+        return key in self._held
+
     def empty(self, key: Key) -> None:
-        """What is in it is no version."""
-        self._held[key].arena.empty()
+        """What is in it is no version; one that could not be made holds none either."""
+        if key in self._held:
+            self._held[key].arena.empty()
 
     def seal(self, key: Key, who: SourceRank, version: Version, turn: int, buckets: tuple[BucketDigest, ...]) -> None:
         """Record first, then the header: a kill in between leaves an arena that is nothing.

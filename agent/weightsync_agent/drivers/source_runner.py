@@ -184,10 +184,10 @@ class SourceRunner:
         try:
             if publish is None:
                 raise InputError(f"publish {action.publish} is not known any more")
-            if action.fresh:
+            if not self._arenas.has(replica.key):
                 self._arenas.make(publish.part(replica.program).program, replica.index)
         except InputError as error:
-            self.feed(s.NoRoom(action.publish, replica.program, str(error)))
+            self.feed(s.NoRoom(action.publish, replica, str(error)))
             return
         self._arenas.fill(replica.key)
         publish.got(replica)

@@ -117,11 +117,12 @@ class Shelf:
     def no_room(self, event: s.NoRoom, now: float) -> list[object]:
         """The arena was not made: give up one that nobody wants and try again, else the publish."""
         publish = self.publishes.get(event.publish)
-        for replica in self.owned(event.publish, event.program):
-            self.replicas[event.program].remove(replica)
+        held = self.replicas.get(event.replica.program, [])
+        # Whoever it is filled for by now, if the publish was given up meanwhile: that Fill makes it, or fails too.
+        held[:] = [r for r in held if r.id != event.replica or r.owner not in ("", event.publish)]
         if publish is None or publish.trouble is not None:
             return []
-        publish.waiting.append(event.program)
+        publish.waiting.append(event.replica.program)
         spare = self._unwanted()
         if spare:
             return self._remove(min(spare, key=lambda r: (r.kept, r.turn)))

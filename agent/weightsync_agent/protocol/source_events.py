@@ -71,10 +71,10 @@ class Begin:
 
 @dataclass(frozen=True)
 class NoRoom:
-    """A fresh arena could not be made for a Fill."""
+    """The arena of a Fill could not be made."""
 
     publish: str
-    program: str
+    replica: ReplicaId
     message: str
 
 
@@ -226,7 +226,8 @@ class Compare:
 class Fill:
     """Let the publish fill this arena: its header says Filling before anything is answered.
 
-    fresh: make the arena first; NoRoom where that fails. Comes once for each program of the publish.
+    fresh: it was not there before. Whoever performs this makes the arena where it is not there (any more, or yet: an
+    earlier Fill of it may have failed); NoRoom where that fails. Comes once for each program of the publish.
     """
 
     publish: str

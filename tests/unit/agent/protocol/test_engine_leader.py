@@ -223,7 +223,7 @@ def test_a_version_that_cannot_be_given_back_is_waited_for() -> None:
 
 
 def test_a_step_that_met_another_life_is_followed_by_a_look() -> None:
-    """The engine restarted unseen: nothing was written to the new process, and it is looked at before the next try."""
+    """The engine restarted unseen: nothing was written to the new process, which is looked at before the next try."""
     machine = leader(*CURRENT, ask(V2))
     gate, answer, look = machine.handle(m.StepFailed(m.ANOTHER_LIFE, "rank 0: 1-2 is meant", False), 0.0)
     assert (isinstance(gate, m.SetGate) and gate.open) is False

@@ -703,10 +703,25 @@ def test_where_there_is_no_room_an_unwanted_arena_goes_before_the_publish_does()
     rig = Rig()
     rig.sealed(1, (Q,))
     assert fills(rig(s.Begin("p2", (P,)))) == [("p2", 0, True)]
-    assert rig(s.NoRoom("p2", P, "m")) == [s.Remove(s.ReplicaId(Q, 0)), s.Fill("p2", s.ReplicaId(P, 0), True)]
-    assert rig(s.NoRoom("p2", P, "too big")) == [s.Abandon("p2", "NoRoom", "too big")]
+    assert rig(s.NoRoom("p2", s.ReplicaId(P, 0), "m")) == [
+        s.Remove(s.ReplicaId(Q, 0)),
+        s.Fill("p2", s.ReplicaId(P, 0), True),
+    ]
+    assert rig(s.NoRoom("p2", s.ReplicaId(P, 0), "too big")) == [s.Abandon("p2", "NoRoom", "too big")]
     assert rig.source.shelf.all() == []
-    assert rig(s.NoRoom("p2", P, "m")) == []
+    assert rig(s.NoRoom("p2", s.ReplicaId(P, 0), "m")) == []
+
+
+def test_no_replica_stays_whose_arena_was_never_made() -> None:
+    """Two arenas could not be made: the next publish gets both anew, and the old failures take nothing from it."""
+    rig = Rig()
+    assert fills(rig(s.Begin("p1", (P, Q)))) == [("p1", 0, True), ("p1", 0, True)]
+    rig(s.NoRoom("p1", s.ReplicaId(P, 0), "m"))
+    rig(s.NoRoom("p1", s.ReplicaId(Q, 0), "m"))
+    assert rig.source.shelf.all() == []
+    assert fills(rig(s.Begin("p2", (P, Q)))) == [("p2", 0, True), ("p2", 0, True)]
+    rig(s.NoRoom("p1", s.ReplicaId(Q, 0), "m"))
+    assert len(rig.source.shelf.owned("p2")) == 2
 
 
 # --- what outlived the agent ---

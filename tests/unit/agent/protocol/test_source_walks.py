@@ -98,7 +98,7 @@ class Walk:
     def do(self, action: object) -> list[object]:  # noqa: C901 - a case for each action
         match action:
             case s.Fill(publish, replica, True) if self.dice.random() < 0.1:
-                return [s.NoRoom(publish, replica.program, "m")]
+                return [s.NoRoom(publish, replica, "m")]
             case s.Fill(publish, replica, _):
                 reading = [w for w in self.writes if w.replica == replica and w.lane not in self.dead]
                 assert not reading, f"{replica} is filled while {reading} read it"
