@@ -114,7 +114,12 @@ class RouteWrites:
 
     async def probe(self) -> None:
         """Raises TransferError where the target's worker does not answer."""
-        worker = await self._ready(self._lane, self._arena)
+        try:
+            worker = await self._ready(self._lane, self._arena)
+        except TransferError as error:
+            if error.reason == DIED:
+                return  # that says nothing of the target: another worker meets it
+            raise
         await worker.probe(self._planned.region.session, deadline_seconds=min(PROBE_SECONDS, self._stall))
 
     # --- calls ---

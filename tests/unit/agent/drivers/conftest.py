@@ -55,6 +55,8 @@ class FakeWorker:
 
     async def attach(self, path: Path) -> None:
         await asyncio.sleep(0.1)
+        if self.dead.done():
+            raise TransferError("dead", reason=DIED, quiet=True)
         self.attached.add(path)
         self.mapped.append(("attach", path))
 

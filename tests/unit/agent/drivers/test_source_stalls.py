@@ -148,6 +148,23 @@ def test_a_killed_worker_fails_what_was_in_flight_and_nothing_else(world: Run, i
     in_virtual_time(main())
 
 
+def test_a_worker_that_dies_before_the_first_write_costs_no_route(world: Run, in_virtual_time: Run) -> None:
+    """It was attaching the arena: nothing was in flight, and another worker does it."""
+
+    async def main() -> None:
+        w = world()
+        await w.publish(1)
+        await w.source.order(w.order(1, targets=("t", "u")))
+        await asyncio.sleep(1.05)
+        w.workers[0].kill()
+        await asyncio.sleep(5)
+        assert ends(w) == {"t": (True, ""), "u": (True, "")}
+        assert len(w.workers) == 2
+        await w.source.close()
+
+    in_virtual_time(main())
+
+
 def test_a_digest_is_done_by_another_worker_where_one_ends(world: Run, in_virtual_time: Run) -> None:
     """The trainer's publish does not fail with a worker."""
 
