@@ -21,7 +21,6 @@ from weightsync_agent.protocol.standing import Sealed
 if TYPE_CHECKING:
     from tools.simulate.source_agent import SourceAgent
 
-DISK = 0.004
 # Events that may be told twice. Not GrantGiven: an answer comes once, and a late one means that nobody was ordered.
 ECHOED = (
     e.GrantRefused, e.OrderRefused, e.ShardFilled, e.RouteEnded, e.PublishBroken, e.DecisionPersisted,
@@ -180,7 +179,7 @@ class Coordination:
             self.loop.note(self.agent.life.name, "untold", (path, str(error)))
 
     def _persist(self, action: e.PersistDecision) -> Work:
-        yield self.loop.sleep(DISK)
+        yield self.loop.sleep(self.world.disk_seconds)
         if self.world.fault_chance("disk full"):
             self.feed(e.DecisionFailed(action.sync, "no space left"))
             return

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from tools.simulate.memory import RUBBISH, ArenaFile
 from tools.simulate.network import CALM
+from weightsync_agent.journal.records import BASE
 
 if TYPE_CHECKING:
     from tools.simulate.world import World
@@ -51,7 +53,10 @@ WEIGHTS = {
     "engine silent": 5,
     "engine call fails": 8,
     "engine call half done": 8,
+    "engine slow": 3,
+    "engine repacks": 2,
     "journal torn": 4,
+    "slow disk": 4,
     "disk full": 3,
     "worker start fails": 2,
     "another coordinator": 5,
@@ -158,10 +163,24 @@ def _corruption(world: World, fault: Fault) -> None:
     _until(world, fault, lambda: setattr(world.wires, "corrupt", 0))
 
 
+def _spoil(arenas: list[ArenaFile]) -> None:
+    """Somebody else wrote into the volume while nobody watched; not into the copy of an engine's own checkpoint."""
+    for arena in arenas:
+        if arena.header.version == BASE:
+            continue
+        arena.content[0] = (RUBBISH,) * len(arena.content[0])
+
+
 def _target_dies(world: World, fault: Fault) -> None:
     pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
     pod.crash_agent(torn=fault.extra < 0.3)
-    _until(world, fault, pod.start_agent)
+
+    def end() -> None:
+        if fault.extra > 0.85 and not pod.agent.life.alive:
+            _spoil([arena for arenas in pod.volume.arenas.values() for arena in arenas])
+        pod.start_agent()
+
+    _until(world, replace(fault, seconds=0.2 + fault.seconds), end)
 
 
 def _target_hangs(world: World, fault: Fault) -> None:
@@ -181,6 +200,8 @@ def _target_worker(world: World, fault: Fault) -> None:
 def _source_dies(world: World, fault: Fault) -> None:
     pod = world.source_pods[int(fault.pick * len(world.source_pods))]
     pod.crash_agent()
+    if fault.extra < 0.2:
+        _spoil([arena for kept in pod.volume.replicas.values() for arena, _ in kept.values()])
     _until(world, fault, pod.start_agent)
 
 
@@ -203,13 +224,41 @@ def _engine_dies(world: World, fault: Fault) -> None:
     pod.engine.end_life()
     # Most engines start no faster than two looks of their agent.
     seconds = 3.5 + fault.seconds if fault.extra < 0.6 else 0.3 + fault.seconds
-    _until(world, replace(fault, seconds=seconds), pod.engine.begin_life)
+    _until(world, replace(fault, seconds=seconds), pod.start_engine)
 
 
 def _engine_silent(world: World, fault: Fault) -> None:
     engine = world.engine_pods[int(fault.pick * len(world.engine_pods))].engine
     engine.silent_until = max(engine.silent_until, world.loop.now + 2 * fault.seconds)
     _until(world, replace(fault, seconds=2 * fault.seconds), lambda: None)
+
+
+def _engine_slow(world: World, fault: Fault) -> None:
+    engine = world.engine_pods[int(fault.pick * len(world.engine_pods))].engine
+    engine.slow_until = max(engine.slow_until, world.loop.now + 1.0 + 2 * fault.seconds)
+    _until(world, replace(fault, seconds=1.0 + 2 * fault.seconds), lambda: None)
+
+
+def _engine_repacks(world: World, fault: Fault) -> None:
+    """It cannot be certified, in this life."""
+    pod = world.engine_pods[int(fault.pick * len(world.engine_pods))]
+    engine = pod.engine
+    engine.repacks = True
+    number = engine.number
+    world.loop.at(fault.seconds, lambda: engine.end_life() if engine.alive and engine.number == number else None)
+
+    def end() -> None:
+        engine.repacks = False
+        if engine.number == number and engine.alive:
+            engine.end_life()
+        pod.start_engine()
+
+    _until(world, replace(fault, seconds=4.0 + fault.seconds), end)
+
+
+def _slow_disk(world: World, fault: Fault) -> None:
+    world.disk_seconds = 0.05 + 0.6 * fault.extra
+    _until(world, replace(fault, seconds=2 * fault.seconds), lambda: setattr(world, "disk_seconds", 0.004))
 
 
 STEPS = ("", "", "pause", "set_version", "begin", "apply", "apply", "end", "flush", "resume", "resume")
@@ -327,7 +376,10 @@ KINDS: dict[str, Strike] = {
     "engine silent": _engine_silent,
     "engine call fails": _call_fails(effect=False),
     "engine call half done": _call_fails(effect=True),
+    "engine slow": _engine_slow,
+    "engine repacks": _engine_repacks,
     "journal torn": _journal_torn,
+    "slow disk": _slow_disk,
     "disk full": _chance("disk full", 0.6),
     "worker start fails": _chance("worker start fails", 0.7),
     "another coordinator": _another_coordinator,

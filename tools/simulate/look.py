@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tools.simulate.clock import Cancelled, Work
 from tools.simulate.memory import ArenaFile
-from weightsync.errors import EngineError, InputError
+from weightsync.errors import EngineError, InputError, WeightSyncError
 from weightsync_agent.drivers.certificate import TIMES
 from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.journal.records import (
@@ -31,8 +31,6 @@ from weightsync_agent.protocol.engine_leader import NOT_CERTIFIED, Seen
 
 if TYPE_CHECKING:
     from tools.simulate.target_side import EngineAgent
-
-DISK = 0.004
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class Look:
         self.goes_on = fresh or kept
         try:
             seen = yield from self._examine(name, journal, unreadable, fresh=fresh)
-        except (EngineError, InputError, Cancelled):
+        except (WeightSyncError, Cancelled):
             if self.goes_on:
                 yield engine.call(life, "resume")
             raise
@@ -131,21 +129,25 @@ class Look:
     def _fresh(self, life: str) -> Work:
         agent, world = self.agent, self.agent.world
         grants = {rank: world.nonce(32) for rank in agent.targets}
-        arenas = {rank: target.arenas[0] for rank, target in agent.targets.items()}
-        for rank, each in arenas.items():
-            each.arena.fill(grants[rank])
+        arenas = {}
+        for rank, target in agent.targets.items():
+            arenas[rank] = yield from target.lend()
+        for rank, arena in arenas.items():
+            arena.fill(grants[rank])
         yield agent.engine.call(agent.life, "snapshot", self._refs(grants))
-        for rank, each in arenas.items():
-            each.arena.seal(grants[rank], BASE)
+        for rank, arena in arenas.items():
+            arena.seal(grants[rank], BASE)
         self.goes_on = False
-        ranks = tuple(each.journal_rank() for each in arenas.values())
+        ranks = tuple(target.arenas[0].journal_rank() for target in agent.targets.values())
         torn = Journal(state=JournalState.TORN, version=BASE, incarnation=life, ranks=ranks, term=0, coordinator="")
         yield from agent.write(torn)
         return (yield from self._apply(grants))
 
     def _interrupted(self) -> Work:
         self.goes_on = False
-        headers = {rank: target.arenas[0].arena.header for rank, target in self.agent.targets.items()}
+        headers = {}
+        for rank, target in self.agent.targets.items():
+            headers[rank] = (yield from target.lend()).header
         if any(header.version != BASE for header in headers.values()):
             return "an agent died while it certified the engine, and the copy of its checkpoint is gone: restart it"
         return (yield from self._apply({rank: header.grant for rank, header in headers.items()}))
@@ -160,10 +162,10 @@ class Look:
             if error.reason != NOT_CERTIFIED:
                 raise
             return str(error)
-        yield agent.loop.sleep(DISK)
+        yield agent.loop.sleep(agent.world.disk_seconds)
         agent.volume.journal = None
         for target in agent.targets.values():
-            target.arenas[0].arena.empty()
+            yield from target.returned()
         self.goes_on = True
         return ""
 

@@ -61,6 +61,11 @@ class EnginePod:
         self.writing = False
         self.agent.life.end()
 
+    def start_engine(self) -> None:
+        """Another life of the engine's process begins, if none has."""
+        if not self.removed and not self.engine.alive:
+            self.engine.begin_life()
+
     def remove(self) -> None:
         """The pod is deleted."""
         self.removed = True

@@ -143,6 +143,29 @@ class RankTarget:
         finally:
             self.lock.release()
 
+    def lend(self) -> Work:
+        """The first arena, to certify the engine in. Raises Refused, reason Fencing."""
+        first = self.arenas[0]
+        yield self.lock.acquire()
+        try:
+            for action in first.handle(t.Lend()):
+                if isinstance(action, t.ReplaceWorker):
+                    self.agent.spawn(self._replace_worker(first))
+                if isinstance(action, t.RefuseAsk):
+                    raise Refused(action.message, reason="Fencing", status=503)
+        finally:
+            self.lock.release()
+        return first.arena
+
+    def returned(self) -> Work:
+        """What lies in the arena is nothing any more."""
+        yield self.lock.acquire()
+        try:
+            self.arenas[0].arena.empty()
+            self.arenas[0].handle(t.Returned())
+        finally:
+            self.lock.release()
+
     def _replace_worker(self, fenced: TargetArena) -> Work:
         if self.worker is not None:
             self.worker.kill()

@@ -141,7 +141,8 @@ class RouteRunner:
             self.calls.append(entry)
             yield from self._follow(call)
         except TransferError as error:
-            self._failed(bucket, lane, error)
+            left = entry is None or any(entry[1].left.values())
+            self._failed(bucket, lane, error, left=left)
         self.writing[lane] -= 1
         if entry is not None and entry[1].ended:
             self.calls.remove(entry)
@@ -152,7 +153,7 @@ class RouteRunner:
         self._settle()
         self._start_writers()
 
-    def _failed(self, bucket: BucketDigest, lane: int, error: TransferError) -> None:
+    def _failed(self, bucket: BucketDigest, lane: int, error: TransferError, *, left: bool) -> None:
         if error.reason == STALLED:
             self.open.add(lane)
             if not self.over:
@@ -162,7 +163,7 @@ class RouteRunner:
                 self.blocked = True
             if error.reason == STUCK and not self.over:
                 self.source.feed(s.LaneHeld(lane))
-            self.feed(r.Unsent((bucket.offset,)))
+            self.feed(r.Unsent((bucket.offset,) if left else ()))
             return
         self._note(error)
 

@@ -39,6 +39,8 @@ class Serving:
         self.number = 0
         self.alive = False
         self.silent_until = 0.0
+        self.slow_until = 0.0  # its calls take nearly as long as their callers wait
+        self.repacks = False  # what was applied is not what can be read back
         self.fail_calls: deque[tuple[str, bool]] = deque()  # (operation, "" any; whether it has its effect)
         self.free_at = 0.0
         self.agent: Any = None  # the agent beside it, for the ledger
@@ -84,7 +86,8 @@ class Serving:
         if not self.alive:
             loop.at(CALL, self._gone, answer)
             return answer
-        at = max(loop.now + 0.0005 + self.rng.random() * CALL, self.free_at, self.silent_until)
+        delay = 0.4 + 0.5 * self.rng.random() if loop.now < self.slow_until else self.rng.random() * CALL
+        at = max(loop.now + 0.0005 + delay, self.free_at, self.silent_until)
         self.free_at = at
         loop.at(at - loop.now, self._run, self.number, answer, operation, argument)
         loop.at(seconds, self._expire, answer, caller, operation)
@@ -173,7 +176,7 @@ class Serving:
 
     def _readback(self, refs: Any) -> bool:
         """Whether the parameters are the arenas, byte for byte."""
-        return all(self.memory[rank] == arena.content for arena, rank, _, _ in refs.arenas)
+        return not self.repacks and all(self.memory[rank] == arena.content for arena, rank, _, _ in refs.arenas)
 
     def _apply(self, number: int, answer: Future, refs: Any, effect: bool, works: bool) -> None:
         """Each rank checks its arena's header, then copies; nobody can stop it."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tools.simulate.pods import EnginePod
     from tools.simulate.world import World
 
-DISK = 0.004
-
 
 @dataclass(slots=True)
 class Context:
@@ -337,7 +335,7 @@ class EngineAgent:
     def write(self, journal: Journal) -> Work:
         """On disk, synced."""
         self.pod.writing = True
-        yield self.loop.sleep(DISK)
+        yield self.loop.sleep(self.world.disk_seconds)
         if self.world.fault_chance("disk full"):
             self.pod.writing = False
             raise InputError("journal: cannot be written: no space left")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tools.simulate.source_rank import Replicas
     from tools.simulate.world import World
 
-FILL = 0.003  # seconds that one bucket's conversion takes, at most
 PATIENCE = 60.0  # that a rank waits for its agent's answer to begin: as the Publisher's timeout
 
 
@@ -92,7 +91,7 @@ class Trainer:
         try:
             for program, arena, buckets in replicas:
                 for bucket in buckets:
-                    yield self.loop.sleep(self.world.rng.random() * FILL)
+                    yield self.loop.sleep(self.world.rng.random() * self.world.fill_seconds)
                     self._fill(arena, bucket, step)
                     yield from self._alive(agent)
                     if self.world.fault_chance("bad input"):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tools.simulate.ledger import Ledger
 
 WIRE = 0.012  # seconds that a piece takes, at most
+END = 0.002  # until the end of a call is told, at most
 LATE = 1.2  # and one that the world forgot for a while
 
 
@@ -225,10 +226,18 @@ class Wires:
             if call.left[piece.bucket] == 0:
                 call.tell("done", piece.bucket)
         if call.open == 0:
-            call.ended = True
-            if call in call.worker.calls:
-                call.worker.calls.remove(call)
-            call.tell("end")
+            self.loop.at(self.rng.random() * END, self._ended, call)
+
+    @staticmethod
+    def _ended(call: WriteCall) -> bool:
+        """The worker says that the call is over, a moment after its last piece."""
+        if call.ended or call.open:
+            return False
+        call.ended = True
+        if call in call.worker.calls:
+            call.worker.calls.remove(call)
+        call.tell("end")
+        return True
 
     def drop(self, call: WriteCall, why: str) -> None:
         """Submit no more of it: what waited in the window ends undone; its end comes when the rest is terminal."""

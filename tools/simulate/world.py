@@ -49,6 +49,8 @@ class World:
         self.target_arenas = shape.choice((1, 1, 2))
         self.begin_end = shape.random() < 0.6
         self.interval = shape.choice((0.4, 1.0, 1.6))
+        self.fill_seconds = shape.choice((0.003, 0.003, 0.06))  # for one bucket, at most
+        self.disk_seconds = 0.004
         self.stall_seconds = shape.choice((0.6, 1.0))
         self.deadline_seconds = shape.choice((2, 4))
         self.probe_seconds = 1.5
