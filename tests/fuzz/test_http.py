@@ -90,6 +90,44 @@ def test_a_trainers_agent_refuses_or_does_what_it_is_asked(trainer: Running, pat
     trainer.alive()
 
 
+BEYOND = [
+    pytest.param("/v1/publishes", {"worldSize": 10**12}, "worldSize", id="a world without end"),
+    pytest.param("/v1/publishes", {"writer": {"uid": "t0", "rank": 1}}, "both count from 0", id="a rank of no world"),
+    pytest.param("/v1/publishes", {"stage": 1}, "both count from 0", id="a stage of no trainer"),
+    pytest.param("/v1/publishes", {"sequence": 2**63 - 1, "offset": 9}, "such a number", id="a number of no version"),
+    pytest.param("/v1/publishes", {"sequence": 10**400}, "sequence", id="a number of four hundred digits"),
+    pytest.param("/v1/orders/end", {"term": 2**63}, "term", id="a term that no header holds"),
+    pytest.param(
+        "/v1/orders", {"order": ORDER | {"stallSeconds": float("inf")}}, "stallSeconds", id="a wait for ever"
+    ),
+    pytest.param("/v1/orders", {"order": ORDER | {"stallSeconds": 1e300}}, "stallSeconds", id="a wait of ages"),
+    pytest.param("/v1/orders", {"order": ORDER | {"bucketSize": 1}}, "bucketSize", id="buckets of a byte"),
+    pytest.param("/v1/shards", {"buckets": [BUCKETS[0] | {"offset": 2**63}]}, "offset", id="a bucket beyond all"),
+    pytest.param("/v1/commits", {"programs": {"x": "5" * 64}}, "programs", id="a digest that is none"),
+    pytest.param(
+        "/v1/commits", {"version": VERSION | {"number": 2**63}}, "number", id="a version that no header holds"
+    ),
+    pytest.param("/v1/grants", {"number": 0}, "number", id="a version before the first"),
+    pytest.param("/v1/grants", {"writers": []}, "writers", id="a grant to nobody"),
+    pytest.param("/v1/receipts", {"rank": -1}, "rank", id="a rank below all"),
+]
+
+
+@pytest.mark.parametrize(("path", "change", "words"), BEYOND)
+def test_what_no_part_is_made_for_is_refused_where_it_is_read(
+    engine: Running, trainer: Running, path: str, change: Json, words: str
+) -> None:
+    """400 that names the field: none of these may get as far as a header, a digest, a loop or a timer."""
+    agent, known = (engine, ENGINE_BODIES) if path in ENGINE_BODIES else (trainer, TRAINER_BODIES)
+    before = agent.seen()
+    answer = agent.ask("POST", path, dumped(known[path] | change))
+    answer.check(change)
+    assert answer.status == 400
+    assert words in answer.body.decode()
+    assert not agent.unchanged(before)
+    agent.alive()
+
+
 WORDS = st.one_of(
     st.sampled_from(["nan", "inf", "-1", "1e400", "", "x", "0x10", "9" * 5000, "%00", "\u0661", "..", "%2e%2e"]),
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=30),
