@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from weightsync_agent.engine_agent import EngineAgent
 from weightsync_agent.journal.file import DecisionFile, JournalFile
 from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.peers import auth
+from weightsync_agent.peers.heads import Head
 from weightsync_agent.peers.server import HttpServer
 from weightsync_agent.protocol.engine_leader import LeaderState
 from weightsync_agent.settings import Settings
@@ -93,10 +94,21 @@ class Answer:
 
 
 class Running:
-    """An agent's servers in a thread with a loop of its own. bugs: what its log calls an error."""
+    """An agent's servers in a thread with a loop of its own. bugs: what its log calls an error.
 
-    def __init__(self, folder: Path, role: str) -> None:
+    verifier: who calls, instead of any holder of SECRET; head: whom the cluster made coordinator.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        role: str,
+        verifier: auth.Verifier | None = None,
+        head: Callable[[], Awaitable[Head]] | None = None,
+    ) -> None:
         self.folder = folder
+        self._verifier = verifier
+        self._head = head
         self.bugs: list[Any] = []
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda _, context: self.bugs.append(context))
@@ -129,7 +141,7 @@ class Running:
     async def _start(self, role: str) -> None:
         assert self.settings.secret_file is not None
         proof = auth.by_secret(self.settings.secret_file)
-        common = self.common = Common(self.settings, NoPod(), proof.credentials, proof.verifier)
+        common = self.common = Common(self.settings, NoPod(), proof.credentials, self._verifier or proof.verifier)
 
         async def start_worker(name: str) -> Any:
             return Worker(common.capabilities)
@@ -150,7 +162,7 @@ class Running:
     async def _engine(self, common: Common) -> EngineAgent:
         common.volume.rank_program(0).write_text(PROGRAM.model_dump_json())
         adapter: Any = Engine(1)
-        agent = EngineAgent(common, adapter, JournalFile.within(self.settings.directory), None)
+        agent = EngineAgent(common, adapter, JournalFile.within(self.settings.directory), None, self._head)
         await agent.driver._look_once()
         async with asyncio.timeout(HANG):
             while agent.driver.machine.state is not LeaderState.FRESH:  # noqa: ASYNC110 - the driver tells nobody
