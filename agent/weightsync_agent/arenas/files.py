@@ -64,7 +64,6 @@ class SourceArenas:
         self._room.take(layout.nbytes, f"arena {index} of program {program.digest}")
         try:
             self.removed(path)  # a worker may still map a file that was removed from here
-            record_path(path).unlink(missing_ok=True)
             arena = Arena.create(path, layout=layout.digest, program=program.digest, nbytes=layout.nbytes)
         except OSError as error:
             self._room.give(layout.nbytes)

@@ -199,12 +199,16 @@ def test_an_order_told_again_while_it_waits_is_answered_once(rig: object) -> Non
     assert (made.source.state, made.source.pending) == (state, pending)
 
 
-def test_an_order_after_its_end_starts_nothing() -> None:
-    """The end overtook it."""
-    rig = idle()
-    assert rig(s.Ended("s1", 1, "c")) == []
-    assert refusal(rig.order(1)) == [("s1", "OrderOver")]
-    assert rig.source.state is S.IDLE
+@pytest.mark.parametrize("state", S, ids=lambda state: state.name)
+def test_an_order_after_its_end_starts_nothing(state: SourceState) -> None:
+    """The end overtook it: refused, and what runs or waits is not disturbed."""
+    rig = ALL[state]()
+    assert rig(s.Ended("s9", 1, "c")) == []
+    pending = rig.source.pending
+    actions = rig.order(1, "s9")
+    assert refusal(actions) == [("s9", "OrderOver")]
+    assert len(actions) == 1
+    assert (rig.source.state, rig.source.pending) == (state, pending)
 
 
 def test_an_order_that_was_refused_stays_refused() -> None:
