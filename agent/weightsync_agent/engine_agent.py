@@ -87,6 +87,8 @@ class EngineAgent:
             return driver.status()
 
         async def readback(caller: Caller, body: ReadBackRequest) -> ReadBackAnswer:
+            # The engine stands still meanwhile: not for any pod that likes to ask.
+            own(caller, *{driver.uid, driver.fence.coordinator})
             version, equal = await driver.readback()
             return ReadBackAnswer(version=version, digest_ok=equal)
 

@@ -155,12 +155,14 @@ def answers(
     return handle
 
 
-def own(caller: Caller, claimed: str) -> None:
-    """Raises Refused unless the caller is who the body says. With a shared secret nobody can tell them apart."""
-    if caller.uid and caller.uid != claimed:
-        raise Refused(
-            f"the token is of pod {caller.pod} ({caller.uid}), not of {claimed}", reason="NotYou", status=403
-        )
+def own(caller: Caller, *claimed: str) -> None:
+    """Raises Refused unless the caller is one of ``claimed``, whom the body names or who alone may ask.
+
+    With a shared secret nobody can tell them apart.
+    """
+    if caller.uid and caller.uid not in claimed:
+        named = " or ".join(each[:128] or "nobody" for each in sorted(claimed))
+        raise Refused(f"the token is of pod {caller.pod} ({caller.uid}), not of {named}", reason="NotYou", status=403)
 
 
 class HttpServer:

@@ -93,6 +93,15 @@ def test_a_coordinator_that_the_head_does_not_name_is_refused(agents: dict[str, 
     assert answered(engine, path, body | {"term": 7, "coordinator": "t7"}, "t7")[1] != "NotCoordinator"
 
 
+def test_a_readback_is_for_the_pod_itself_and_its_coordinator(agents: dict[str, Running]) -> None:
+    """It makes the engine stand still: no other pod may ask for it, whatever its token proves."""
+    engine = agents["engine"]
+    assert answered(engine, "/v1/welcome", SPEAKS["/v1/welcome"] | {"term": 7, "coordinator": "t7"}, "t7")[0] == 200
+    assert answered(engine, "/v1/readback", {}, "t9") == (403, "NotYou")
+    for uid in ("t0", "t7"):  # the agent's own, and the coordinator's
+        assert answered(engine, "/v1/readback", {}, uid) == (409, "NotCurrent")
+
+
 def test_a_writer_that_no_grant_names_is_refused(agents: dict[str, Running]) -> None:
     """A receipt closes parts of the grant that was given to its writer, and of no other."""
     body = SPEAKS["/v1/receipts"] | {"writer": WRITER | {"uid": "t9"}, "term": 7}
