@@ -131,6 +131,8 @@ class Coordination:
         if isinstance(event, ECHOED) and self.world.fault_chance("echo"):
             self.agent.spawn(self._echo(event))
         before = machine.sync
+        if isinstance(event, e.CommitDone):
+            self.world.watch.commit_answered(self, event)
         actions = self.world.handle(self.agent.life.name, machine, event)
         for action in actions:
             match action:

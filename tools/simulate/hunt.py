@@ -17,8 +17,8 @@ from tools.simulate.mutants import Mutant, every
 from tools.simulate.schedule import run
 from weightsync.measures import Measure
 
-INDEXED = 1200  # schedules that tell which seeds take which row
-SEEDS = 12  # of each row
+INDEXED = 2400  # schedules that tell which seeds take which row
+SEEDS = 40  # of each row
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,18 @@ def term_holds(where: str, what: str, term: int, highest: int) -> None:
         raise Violation(8, f"{where}: {what} of term {term} after term {highest}")
 
 
+def not_over(where: str, term: int, newest: int) -> None:
+    """8. newest: the term that holds now."""
+    if term >= newest:
+        raise Violation(8, f"{where}: refused as of a term that is over, in term {term} of {newest}")
+
+
+def no_second(where: str, term: int, coordinator: str, known: str) -> None:
+    """8. known: who uses that term."""
+    if coordinator == known:
+        raise Violation(8, f"{where}: {coordinator} is refused as a second coordinator in its own term {term}")
+
+
 def one_coordinator(term: int, coordinator: str, known: str) -> None:
     """8."""
     if coordinator != known:
@@ -166,6 +178,12 @@ def honest(engine: str, name: str, served: bool) -> None:
     """11."""
     if not served:
         raise Violation(11, f"{engine} is said to be current with {name}, and never answered from it in that life")
+
+
+def told_of(engine: str, name: str, outcome: str) -> None:
+    """11. An engine whose commit was answered with the version, in the life that was meant."""
+    if outcome != "Current":
+        raise Violation(11, f"{engine} answered that it serves {name}, and is said to be {outcome}")
 
 
 def one_outcome_each(name: str, snapshot: Sequence[str], told: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ class Serving:
     @property
     def incarnation(self) -> str:
         """As the hook would describe it."""
-        return f"pid{self.number}"
+        return f"{self.name}.{self.number}"
 
     @property
     def answers(self) -> bool:

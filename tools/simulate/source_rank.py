@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from tools.simulate import invariants as i
 from tools.simulate.clock import Future, Loop, Work
 from tools.simulate.memory import SIZE, ArenaFile, digest
 from tools.simulate.routes import RouteRunner
@@ -70,6 +71,8 @@ class SourceRank:
         self.queue: deque[object] = deque()
         self.busy = False
         self.refused: tuple[str, str] | None = None
+        self.asked = (0, "")  # term and coordinator of the last order or end
+        self.ordered: dict[str, tuple[int, str]] = {}  # by sync
         self.offsets: dict[str, int] = {}  # by nonce: how far its count is behind the others'
         self._recover()
 
@@ -98,7 +101,12 @@ class SourceRank:
             return
         self.busy = True
         while self.queue:
-            for action in self.world.handle(self.name, self.machine, self.queue.popleft()):
+            event = self.queue.popleft()
+            if isinstance(event, s.Ordered):
+                self.asked = self.ordered[event.order.sync] = (event.order.term, event.coordinator)
+            elif isinstance(event, s.Ended):
+                self.asked = event.term, event.coordinator
+            for action in self.world.handle(self.name, self.machine, event):
                 self._act(action)
         self.busy = False
 
@@ -129,9 +137,11 @@ class SourceRank:
                 for future in self.orders.pop(sync, ()):
                     future.set(v1.Accepted())
             case s.RefuseOrder(sync, reason, message):
+                self._judge(reason, *self.ordered.get(sync, self.asked))
                 for future in self.orders.pop(sync, ()):
                     future.fail(Refused(message, reason=reason))
             case s.RefuseEnd(_, reason, message):
+                self._judge(reason, *self.asked)
                 self.refused = (reason, message)
             case s.StartRoute():
                 self.runners[action.route] = RouteRunner(self, action, self.arenas[action.replica])
@@ -149,6 +159,13 @@ class SourceRank:
                 self.agent.spawn(self._wake(at))
             case _:
                 raise TypeError(f"no such action: {action!r}")
+
+    def _judge(self, reason: str, term: int, coordinator: str) -> None:
+        """Whether it is true that a term is over, or another's."""
+        if reason == "StaleTerm":
+            i.not_over(self.name, term, self.world.planner.head[0] if self.world.planner.head else 0)
+        elif reason == "TermHeld":
+            i.no_second(self.name, term, coordinator, self.world.ledger.terms.get(term, coordinator))
 
     def _kept(self) -> dict[Any, Any]:
         return self.agent.pod.volume.replicas.setdefault(self.who.rank, {})

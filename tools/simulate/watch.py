@@ -28,6 +28,7 @@ class Watch:
         self.committing: set[str] = set()
         self.frozen_total = 0.0
         self.outcomes: dict[str, int] = {}
+        self.answered: dict[tuple[str, str], set[str]] = {}  # (life of the coordinator, version) -> engines
 
     def sync_begins(self, coordination: Coordination, sync: Sync) -> None:
         """A sync has begun; its members are pinned."""
@@ -58,6 +59,15 @@ class Watch:
             limit = strategy.deadline_seconds + SLACK
             i.commits_by(request.version.name, self.world.loop.now - self.started[sync.id], limit)
 
+    def commit_answered(self, coordination: Coordination, event: e.CommitDone) -> None:
+        """An engine answered its commit, in time and in the life that was meant."""
+        sync = coordination.machine.sync
+        member = sync.members.get(event.engine) if sync is not None and sync.id == event.sync else None
+        if member is None or not member.live or event.answer.incarnation != member.engine.incarnation:
+            return
+        key = (coordination.life, event.answer.version)
+        self.answered.setdefault(key, set()).add(member.engine.name)
+
     def outcome(self, coordination: Coordination, name: str, outcome: PublishOutcome) -> None:
         """A publish has ended."""
         key = (coordination.life, name)
@@ -72,6 +82,8 @@ class Watch:
             # One sync may run before, and one that was decided in it.
             i.in_time(name, self.world.loop.now - began, 3 * (deadline + COMMIT_SECONDS + COMMIT_GRACE + SLACK))
         for each in outcome.engines:
+            if each.engine in self.answered.get(key, ()) and each.outcome != "Gone":
+                i.told_of(each.engine, name, each.outcome)
             if each.outcome == "Current":
                 lives = self.world.ledger.served.items()
                 i.honest(each.engine, name, any(key.startswith(f"{each.engine}/") and name in s for key, s in lives))

@@ -48,7 +48,7 @@ class World:
         self.arenas = shape.choice((1, 2, 2))
         self.target_arenas = shape.choice((1, 1, 2))
         self.begin_end = shape.random() < 0.6
-        self.interval = shape.choice((0.4, 1.0, 1.6))
+        self.interval = shape.choice((0.4, 1.5, 1.5, 3.0, 3.0))
         self.fill_seconds = shape.choice((0.003, 0.003, 0.06))  # for one bucket, at most
         self.disk_seconds = 0.004
         self.stall_seconds = shape.choice((0.6, 1.0))
@@ -73,7 +73,7 @@ class World:
         self.last_fault = 0.0
         self.frozen: list[tuple[float, float]] = []
         self.engine_count = 0
-        self.faults = list(f.draw(Random(f"{seed}/faults"), 160) if faults is None else faults)  # noqa: S311
+        self.faults = list(f.draw(Random(f"{seed}/faults"), 120) if faults is None else faults)  # noqa: S311
         self.source_pods = self._sources(ranks, together)
         self.trainer = Trainer(self, self._ranks(ranks, together))
         self.engine_pods: list[EnginePod] = []
