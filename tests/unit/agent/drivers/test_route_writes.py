@@ -34,6 +34,7 @@ class Rig:
         self.asked: list[int] = []
         self.told: list[tuple[float, object]] = []
         self.calls = 0
+        self.tail = 0.0  # seconds from a call's last bucket to its end
         self.dead: set[int] = set()
         ready: Any = self._ready
         self.writes = RouteWrites(
@@ -67,6 +68,7 @@ class Rig:
             raise TransferError("stopped", reason=STOPPED, quiet=True)
         for run in runs:
             yield run
+        await asyncio.sleep(self.tail)
 
     def events(self, kind: type) -> list[tuple[float, Any]]:
         return [(at, event) for at, event in self.told if isinstance(event, kind)]
@@ -174,5 +176,19 @@ def test_the_first_error_after_which_bytes_may_land_is_the_one_that_is_told(in_v
         await asyncio.sleep(5)
         ((at, broke),) = rig.events(r.WriteBroke)
         assert (at, broke.quiet, broke.reason) == (3.0, False, STALLED)
+
+    in_virtual_time(main())
+
+
+def test_a_call_whose_buckets_have_all_landed_holds_no_arena(in_virtual_time: Run) -> None:
+    """The worker's word that the call is over may come after the target has verified the last bucket."""
+
+    async def main() -> None:
+        rig = Rig([])
+        rig.tail = 10.0
+        rig.writes.add(buckets(1))
+        await asyncio.sleep(2)
+        assert len(rig.events(r.Written)) == 1
+        assert rig.writes.close() == ()
 
     in_virtual_time(main())
