@@ -251,6 +251,7 @@ class EngineDriver:
 
     async def commit(self, request: CommitRequest) -> CommitAnswer:
         """The decision. Idempotent: answered at once where the engine serves that version."""
+        self._check_meant(request.target)
         self.fence.raise_to(request.term, request.coordinator)
         self._check_present()  # a look may last as long as the engine's start: nobody waits for that here
         await failpoints.reach("target", "decided")
@@ -265,6 +266,11 @@ class EngineDriver:
                 pause_seconds=context.pause_seconds if context else 0.0,
                 apply_seconds=context.apply_seconds if context else 0.0,
             )
+
+    def _check_meant(self, uid: str) -> None:
+        """The caller's plan may be older than this pod, which came to the address of another."""
+        if uid not in ("", self.uid):
+            raise Refused(f"pod {uid} is meant, and this is {self.uid}: it replaced that one", reason="WrongPod")
 
     def _check_present(self) -> None:
         if self.machine.state in (m.LeaderState.ABSENT, m.LeaderState.LOOKING):
@@ -351,6 +357,7 @@ class EngineDriver:
 
     async def grant(self, request: GrantRequest) -> Grant:
         """A coordinator's handshake with one rank."""
+        self._check_meant(request.target)
         self.fence.raise_to(request.term, request.coordinator)
         self._check_present()
         if self.machine.state is m.LeaderState.REFUSED:

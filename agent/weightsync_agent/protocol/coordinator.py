@@ -201,6 +201,7 @@ class Coordinator(Machine[CoordinatorState]):
                     term=self.sync.term,
                     coordinator=self.uid,
                     sync=self.sync.id,
+                    target=target.uid,
                     rank=target.rank.rank,
                     layout=target.rank.layout,
                     program=target.rank.program,

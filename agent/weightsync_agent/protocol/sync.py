@@ -223,6 +223,7 @@ class Sync:
             term=term,
             coordinator=coordinator,
             sync=self.id,
+            target=member.engine.leader,
             version=self.version,
             label=self.label,
             programs=self.roots,

@@ -205,13 +205,15 @@ class PublishOutcome(WireRecord):
 class GrantRequest(WireRecord):
     """The handshake with one target rank: these writers ask to fill its arena.
 
-    ours: the writers' side; layout and program as the plan has them. A grant replaces an older one of the same
-    rank only once the older is quiet.
+    ours: the writers' side; target: uid of the pod that is meant, which another may have replaced at its address;
+    layout and program as the plan has them. A grant replaces an older one of the same rank only once the older is
+    quiet.
     """
 
     term: Term
     coordinator: str
     sync: str
+    target: str = ""
     rank: Rank
     layout: Hex32
     program: Hex32
@@ -274,11 +276,12 @@ class RankCommit(WireRecord):
 
 class CommitRequest(WireRecord):
     """The decision, to an engine's leader. programs: program digest -> program root; with the version's root they
-    are checked by the target itself."""
+    are checked by the target itself. target: uid of the leader's pod."""
 
     term: Term
     coordinator: str
     sync: str
+    target: str = ""
     version: Version
     label: str = ""
     programs: dict[Hex32, Hex64]

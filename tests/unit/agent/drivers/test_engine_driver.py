@@ -609,3 +609,20 @@ async def test_an_engine_is_certified_only_in_an_arena_that_is_quiet(tmp_path: P
     assert world.state is LeaderState.FRESH
     assert target.arenas[0].machine.state is TargetState.EMPTY
     await world.driver.close()
+
+
+async def test_what_is_meant_for_another_pod_is_refused(tmp_path: Path) -> None:
+    """A pod that replaced another at its address takes neither its grants nor its commits, nor a caller's term."""
+    world = World(tmp_path)
+    await world.seen()
+    calls: list[Awaitable[object]] = [
+        world.driver.grant(grant_request().model_copy(update={"target": "before"})),
+        world.driver.commit(request(V1).model_copy(update={"target": "before"})),
+    ]
+    for call in calls:
+        with pytest.raises(Refused) as caught:
+            await call
+        assert caught.value.reason == "WrongPod"
+    assert world.driver.fence.term == 0
+    assert await world.driver.grant(grant_request().model_copy(update={"target": "uid"}))
+    await world.driver.close()
