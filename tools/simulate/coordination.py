@@ -26,6 +26,8 @@ ECHOED = (
     e.GrantRefused, e.OrderRefused, e.ShardFilled, e.RouteEnded, e.PublishBroken, e.DecisionPersisted,
     e.DecisionFailed, e.CommitDone, e.CommitFailed, e.StatusSeen,
 )  # fmt: skip
+RARE = (e.GrantRefused, e.OrderRefused, e.DecisionPersisted, e.DecisionFailed, e.CommitDone)
+RARE_ECHOED = 0.06
 WIRE_CAPABILITIES = v1.Capabilities(mooncake="0.3.13", transport="tcp")
 
 
@@ -128,8 +130,10 @@ class Coordination:
     def feed(self, event: object) -> None:
         """An event for the coordinator; what it asks for is begun."""
         machine = self.machine
-        if isinstance(event, ECHOED) and self.world.fault_chance("echo"):
-            self.agent.spawn(self._echo(event))
+        if isinstance(event, ECHOED):
+            often = isinstance(event, RARE) and self.world.rng.random() < RARE_ECHOED
+            if often or self.world.fault_chance("echo"):
+                self.agent.spawn(self._echo(event))
         before = machine.sync
         if isinstance(event, e.CommitDone):
             self.world.watch.commit_answered(self, event)

@@ -133,6 +133,15 @@ OUT_OF_REACH: dict[tuple[str, str, str, int], str] = {
         for event in ("Filled", "AllFilled", "Cancel")
     },
     **{("Route", "VERIFIED", event, 0): OVER for event in ("Checked", "ReceiptBroke", "WriteBroke")},
+    **{
+        ("EngineLeader", state, "LifeChanged", 0): "expects() takes any name in that state"
+        for state in ("COMMITTING", "REFUSED")
+    },
+    **{("Replica", state, "Copied", 0): "copied once" for state in ("FILLED", "SPENT")},
+    **{("Replica", state, "Broken", 0): "what was copied is never broken" for state in ("FILLED", "SPENT")},
+    **{("Route", state, "Written", 0): "nothing is in flight then" for state in ("CLOSING", "VERIFIED")},
+    ("Route", "VERIFIED", "Unsent", 0): "nothing is in flight then",
+    **{("Target", state, "Lend", 1): "only a quiet arena is in that state" for state in ("EMPTY", "SEALED")},
     ("Route", "CLOSING", "AllFilled", 0): "told once for each program of an order",
     ("Route", "CLOSING", "Filled", 0): "a shard that is complete is told no more",
     ("Route", "CLOSING", "Filled", 1): "a shard that is complete is told no more",

@@ -60,6 +60,7 @@ WEIGHTS = {
     "disk full": 3,
     "worker start fails": 2,
     "another coordinator": 5,
+    "contested": 3,
     "stale plans": 4,
     "operator down": 2,
     "engine added": 3,
@@ -314,6 +315,13 @@ def _another_coordinator(world: World, fault: Fault) -> None:
     _until(world, replace(fault, seconds=2 * fault.seconds), end)
 
 
+def _contested(world: World, fault: Fault) -> None:
+    """A hand-over while the old coordinator's messages are on their way."""
+    world.network.weather = replace(world.network.weather, late=0.6, slow=1.2, twice=0.2)
+    _until(world, replace(fault, seconds=1.0 + fault.seconds), lambda: setattr(world.network, "weather", CALM))
+    world.loop.at(0.02 + 0.2 * fault.pick, _another_coordinator, world, replace(fault, extra=0.5 * fault.extra))
+
+
 def _stale_plans(world: World, fault: Fault) -> None:
     world.planner.spread = 1.0
 
@@ -389,6 +397,7 @@ KINDS: dict[str, Strike] = {
     "disk full": _chance("disk full", 0.6),
     "worker start fails": _chance("worker start fails", 0.7),
     "another coordinator": _another_coordinator,
+    "contested": _contested,
     "stale plans": _stale_plans,
     "operator down": _operator_down,
     "engine added": _engine_added,

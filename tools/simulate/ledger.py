@@ -42,6 +42,11 @@ class Ledger:
 
     # --- engines ---
 
+    def base(self, name: str) -> str:
+        """What an engine calls the checkpoint that it starts with."""
+        self.steps[name] = 0
+        return name
+
     def engine_begins(self, engine: Serving) -> None:
         """A new life of its process."""
         self.served[f"{engine.name}/{engine.incarnation}"] = set()
@@ -52,7 +57,7 @@ class Ledger:
         if not engine.answers:
             return
         engine.cached = engine.memory[0][0][0]
-        if engine.name_shown == BASE_NAME:
+        if engine.cached == 0:
             return
         name = engine.name_shown
         served = self.served[f"{engine.name}/{engine.incarnation}"]

@@ -218,6 +218,7 @@ class RankTarget:
         if request.last:
             yield self.lock.acquire()
             try:
+                written.machine.check_grant(request.grant, request.writer.key)
                 written.handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
             finally:
                 self.lock.release()

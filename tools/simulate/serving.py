@@ -54,7 +54,8 @@ class Serving:
         self.alive = True
         self.paused = False
         self.mode = ""
-        self.name_shown = BASE_NAME
+        other = self.number > 1 and self.rng.random() < 0.3  # it was started from another checkpoint
+        self.name_shown = self.ledger.base(f"base-{self.number}" if other else BASE_NAME)
         self.memory: list[list[Content]] = [[self.blank] * self.buckets for _ in range(self.ranks)]
         self.cached: int | None = BASE  # what the KV cache was computed with; None: it is empty
         self.in_place = False

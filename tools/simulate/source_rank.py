@@ -18,6 +18,7 @@ from weightsync.version import version_name
 from weightsync.wire import v1
 from weightsync_agent.peers.client import Unreachable
 from weightsync_agent.protocol import source_events as s
+from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.protocol.source import Source
 from weightsync_agent.transfer.supervisor import DIED
 
@@ -60,7 +61,8 @@ class SourceRank:
         self.loop: Loop = agent.loop
         self.who = who
         self.writer = v1.WriterId(uid=agent.pod.uid, rank=who.rank)
-        self.machine = Source(f"rank {who.rank}", self.world.arenas)
+        seen = agent.pod.volume.terms.get(who.rank)
+        self.machine = Source(f"rank {who.rank}", self.world.arenas, Fence(*seen) if seen is not None else None)
         self.name = f"{agent.life.name} rank {who.rank}"
         self.arenas: dict[s.ReplicaId, ArenaFile] = {}
         self.workers: dict[int, Worker] = {}
@@ -73,7 +75,6 @@ class SourceRank:
         self.refused: tuple[str, str] | None = None
         self.asked = (0, "")  # term and coordinator of the last order or end
         self.ordered: dict[str, tuple[int, str]] = {}  # by sync
-        self.offsets: dict[str, int] = {}  # by nonce: how far its count is behind the others'
         self._recover()
 
     def _recover(self) -> None:
@@ -106,7 +107,10 @@ class SourceRank:
                 self.asked = self.ordered[event.order.sync] = (event.order.term, event.coordinator)
             elif isinstance(event, s.Ended):
                 self.asked = event.term, event.coordinator
-            for action in self.world.handle(self.name, self.machine, event):
+            actions = self.world.handle(self.name, self.machine, event)
+            fence = self.machine.admission.fence
+            self.agent.pod.volume.terms[self.who.rank] = (fence.term, fence.coordinator)
+            for action in actions:
                 self._act(action)
         self.busy = False
 
@@ -193,7 +197,7 @@ class SourceRank:
             found.waiting[replica.program].set((replica.program, arena, buckets))
 
     def _compare(self, action: s.Compare) -> Work:
-        yield self.loop.sleep(DIGEST)
+        yield self.loop.sleep(DIGEST + self.world.rng.random() ** 4)
         arena = self.arenas.get(action.replica)
         equal = arena is not None and all(
             digest(action.replica.program, b.offset // SIZE, arena.content[b.offset // SIZE]) == b
@@ -324,13 +328,15 @@ class SourceRank:
         plan = self.agent.plan
         if plan is None or not plan.coordinator:
             return None
+        pairing = self.agent.pod.volume.pairing
+        found = pairing.get(self.who.rank)
+        known = found if found is not None and found[0] == publish.nonce else None
         body = v1.PublishRequest(writer=self.writer, world_size=self.who.world_size, stage=self.who.stage,
                                  stages=self.who.stages, nonce=publish.nonce, sequence=publish.sequence,
-                                 offset=self.offsets.get(publish.nonce, 0),
-                                 paired=publish.nonce in self.offsets)  # fmt: skip
+                                 offset=known[1] if known else 0, paired=known is not None)  # fmt: skip
         address, deadline = self.agent.coordinator(), float(plan.strategy.deadline_seconds)
         answer: v1.PublishAnswer = yield self.agent.call(address, "/v1/publishes", body, deadline + GRACE)
-        self.offsets = {publish.nonce: max(0, answer.number - publish.sequence)}
+        pairing[self.who.rank] = (publish.nonce, max(0, answer.number - publish.sequence))
         publish.version = answer
         self.feed(s.Named(publish.id, answer.lineage, answer.number))
         if publish.trouble is not None:

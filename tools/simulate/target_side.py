@@ -64,6 +64,7 @@ class EngineAgent:
         self.gate: bool | None = None
         self.capabilities = Capabilities(begin_end=pod.begin_end, flush_with_waiting=True)
         self.look_at = Look(self)
+        self.probed = ""  # the life of the engine whose capabilities are known
         self.decided: v1.Decided | None = None
         self.silent = 0
         self.context: Context | None = None
@@ -218,6 +219,7 @@ class EngineAgent:
 
     def commit(self, request: v1.CommitRequest) -> Work:
         """The decision."""
+        self._check_meant(request.target)
         self.fence.raise_to(request.term, request.coordinator)
         self._check_present()
         yield self.committing.acquire()
@@ -228,6 +230,10 @@ class EngineAgent:
                                    pause_seconds=0.0, apply_seconds=0.0)  # fmt: skip
         finally:
             self.committing.release()
+
+    def _check_meant(self, uid: str) -> None:  # decision
+        if uid not in ("", self.pod.uid):
+            raise Refused(f"pod {uid} is meant, and this is {self.pod.uid}", reason="WrongPod")
 
     def _check_present(self) -> None:  # decision
         if self.machine.state in (m.LeaderState.ABSENT, m.LeaderState.LOOKING):
@@ -263,6 +269,9 @@ class EngineAgent:
 
     def _run_commit(self, decided: v1.Decided, grants: tuple[tuple[int, str], ...], mode: Any) -> Work:
         version = decided.version
+        if self.probed != self.look_at.life:
+            yield self.engine.call(self.life, "name")  # its capabilities, asked once for each life
+            self.probed = self.look_at.life
         steps = commit_steps(self.capabilities, mode, certified=self.machine.certified)
         event = m.CommitAsked(version, grants, steps)
         if self.pausing is not None and not self.pausing.done:
@@ -348,6 +357,7 @@ class EngineAgent:
         """See network.Host."""
         match path:
             case "/v1/grants":
+                self._check_meant(body.target)
                 self.fence.raise_to(body.term, body.coordinator)
                 self._check_present()
                 if self.machine.state is m.LeaderState.REFUSED:

@@ -12,12 +12,14 @@ from weightsync_agent.journal.records import Decision, Journal
 class Volume:
     """One pod's."""
 
-    __slots__ = ("arenas", "decision", "journal", "replicas", "torn")
+    __slots__ = ("arenas", "decision", "journal", "pairing", "replicas", "terms", "torn")
 
     def __init__(self) -> None:
         self.journal: Journal | None = None
         self.torn = False  # the journal is there and cannot be read
         self.decision: Decision | None = None
+        self.pairing: dict[int, tuple[str, int]] = {}  # by rank of a source: nonce, and how far its count is behind
+        self.terms: dict[int, tuple[int, str]] = {}  # by rank of a source: the highest term seen, and who held it
         self.arenas: dict[int, list[ArenaFile]] = {}
         self.replicas: dict[int, dict[Any, Any]] = {}  # by rank and arena of a source: (arena, its record or None)
 
