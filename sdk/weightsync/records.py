@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any, Self
@@ -66,6 +67,20 @@ def read_file(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"holds more than {most} bytes", str(path))
     return data
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write ``data`` whole or not at all, in a folder where others write too. Raises OSError.
+
+    Never through a link: whoever put one in the way would choose which of our files is overwritten.
+    """
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)  # whatever the umask says
+        file.write(data)
+    temporary.rename(path)
 
 
 def first_problem(error: ValidationError) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError, PeerError
 from weightsync.plan import Plan
+from weightsync.records import replace_file
 from weightsync_agent.peers.client import PeerClient
 
 
@@ -26,11 +27,7 @@ class Programs:
 
     def put(self, program: CopyProgram) -> None:
         """Keep a program of our own."""
-        path = self.path(program.digest)
-        temporary = path.with_suffix(".new")
-        temporary.write_text(program.model_dump_json())
-        temporary.chmod(0o644)
-        temporary.rename(path)
+        replace_file(self.path(program.digest), program.model_dump_json().encode())
         self._known[program.digest] = program
 
     def text(self, digest: str) -> bytes:

@@ -15,7 +15,7 @@ import pydantic_core
 
 from weightsync import names
 from weightsync.errors import EngineError
-from weightsync.records import read_file
+from weightsync.records import read_file, replace_file
 from weightsync_agent.engines.errors import engine_error
 
 # The engine's process writes the results, and an engine may be broken.
@@ -41,12 +41,9 @@ class HookFiles:
         """Write the rank's request and return its id. Raises EngineError where the volume cannot be written."""
         request = secrets.token_hex(8)
         path = self.request_path(rank)
-        temporary = path.with_suffix(".new")
         try:
             self.result_path(rank).unlink(missing_ok=True)
-            temporary.write_text(json.dumps({"id": request, "op": op, **fields}))
-            temporary.chmod(0o644)
-            temporary.replace(path)
+            replace_file(path, json.dumps({"id": request, "op": op, **fields}).encode())
         except OSError as error:
             raise engine_error("HookSilent", f"{path}: the hook's request cannot be written: {error}") from error
         return request

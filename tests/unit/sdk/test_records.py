@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from weightsync.errors import InputError
-from weightsync.records import Record, WireRecord
+from weightsync.records import Record, WireRecord, replace_file
 
 
 class Inner(Record):
@@ -76,3 +76,18 @@ def test_files_are_named_when_they_cannot_be_read(tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(InputError, match=f"{path}: document: "):
         Inner.load(path)
+
+
+def test_a_file_is_replaced_and_no_link_is_followed(tmp_path: Path) -> None:
+    """A link where the new file is made, or where it goes, leads nowhere: what it points to stays as it was."""
+    precious, path = tmp_path / "precious", tmp_path / "request.json"
+    precious.write_text("ours")
+    (tmp_path / "request.json.new").symlink_to(precious)
+    path.symlink_to(precious)
+    for text in (b"one", b"two"):
+        replace_file(path, text)
+        assert path.read_bytes() == text
+        assert not path.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert precious.read_text() == "ours"
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["precious", "request.json"]
