@@ -74,6 +74,12 @@ BROKEN = [
     (11, "an outcome too late", lambda: i.in_time("l.1", 9.0, 8.0)),
     (12, "copied() waits", lambda: i.copied_alone("rank 0", 9.0, 8.0)),
     (13, "commits late", lambda: i.commits_by("l.1", 9.0, 8.0)),
+    (5, "refused as over", lambda: i.ended_before("r", "s", known=False)),
+    (5, "started after its end", lambda: i.not_after_its_end("r", "s", known=True)),
+    (7, "not certified and not refused", lambda: i.refused_by_name("e", refused=False)),
+    (11, "another reason", lambda: i.true_reason("engine-0", "DeadlineExceeded", "GrantRefused")),
+    (13, "fenced for nothing", lambda: i.fenced_for_a_reason("r", 0, 0)),
+    (13, "taken and not carried out", lambda: i.carried_out("r", "s", started=False)),
     (14, "two stages", lambda: i.one_stage("r", 0, 1, 0)),
     (15, "an engine that stays behind", lambda: i.healed(["engine-0 is paused"], 100.0)),
 ]  # fmt: skip

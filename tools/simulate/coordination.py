@@ -137,7 +137,11 @@ class Coordination:
         before = machine.sync
         if isinstance(event, e.CommitDone):
             self.world.watch.commit_answered(self, event)
+        if before is not None:
+            self.world.watch.told(before, event)
         actions = self.world.handle(self.agent.life.name, machine, event)
+        if before is not None and machine.sync is not before:
+            self.world.watch.sync_ends(before)
         for action in actions:
             match action:
                 case e.Outcome(lineage, number, outcome):

@@ -186,6 +186,30 @@ def told_of(engine: str, name: str, outcome: str) -> None:
         raise Violation(11, f"{engine} answered that it serves {name}, and is said to be {outcome}")
 
 
+def true_reason(engine: str, reason: str, told: str) -> None:
+    """11. told: what the coordinator was told of the engine in that sync, "" nothing."""
+    if told:
+        raise Violation(11, f"{engine} is said to have failed by {reason}, and {told} was told of it before")
+
+
+def ended_before(where: str, sync: str, *, known: bool) -> None:
+    """5. known: the end of that sync was here, or the order was refused before."""
+    if not known:
+        raise Violation(5, f"{where}: the order of {sync} is refused as over, and its end was never told")
+
+
+def not_after_its_end(where: str, sync: str, *, known: bool) -> None:
+    """5. A grant that its end has closed may not be written under."""
+    if known:
+        raise Violation(5, f"{where}: a route of {sync} is started after the end of that sync")
+
+
+def refused_by_name(where: str, *, refused: bool) -> None:
+    """7. An engine that does not give back what was applied is refused."""
+    if not refused:
+        raise Violation(7, f"{where} cannot be certified and is not refused")
+
+
 def one_outcome_each(name: str, snapshot: Sequence[str], told: Sequence[str]) -> None:
     """11."""
     if sorted(snapshot) != sorted(told):
@@ -202,6 +226,18 @@ def copied_alone(what: str, waited: float, limit: float) -> None:
     """12."""
     if waited > limit:
         raise Violation(12, f"{what} waited {waited:.2f} s for an arena, {limit:.2f} s allowed")
+
+
+def fenced_for_a_reason(where: str, open_: int, flying: int) -> None:
+    """13. A fence ends the worker that all of a rank's writers reach."""
+    if not open_ and not flying:
+        raise Violation(13, f"{where}: its worker is replaced though nobody may write")
+
+
+def carried_out(where: str, sync: str, *, started: bool) -> None:
+    """13. An order that is taken and not carried out holds its engines to the deadline."""
+    if not started:
+        raise Violation(13, f"{where}: the order of {sync} is taken and no route of it was started")
 
 
 def commits_by(name: str, seconds: float, limit: float) -> None:

@@ -96,6 +96,10 @@ class Ledger:
         i.granted_once(where, grant, self.flying.get(target.session, ()))
         self.effect(where, "a grant", term, coordinator)
 
+    def fences(self, target: TargetArena) -> None:
+        """The receiving worker is to be killed for this arena."""
+        i.fenced_for_a_reason(target.where, len(target.writers), len(self.flying.get(target.session, ())))
+
     def verified(self, target: TargetArena, offsets: Sequence[int]) -> None:
         """A target counts buckets as verified."""
         flying = self.flying.get(target.session)

@@ -33,6 +33,7 @@ class TargetArena:
         self.program, self.layout = file.header.program, file.header.layout
         self.where = f"{agent.pod.name}, rank {rank}"
         self.session = ""
+        self.writers: set[str] = set()  # that hold the grant and have not said that they are done
         self.machine = t.Target(rank, self.layout, self.program, agent.world.extents)
 
     def handle(self, event: object) -> list[object]:
@@ -130,12 +131,14 @@ class RankTarget:
             for action in chosen.handle(t.Ask(request, self.world.nonce(32))):
                 match action:
                     case t.ReplaceWorker():
+                        self.world.ledger.fences(chosen)
                         self.agent.spawn(self._replace_worker(chosen))
                     case t.RefuseAsk(message):
                         raise Refused(message, reason="Fencing", status=503)
                     case t.WriteFilling(grant):
                         self.world.ledger.granted(chosen, grant, request.term, request.coordinator)
                         chosen.arena.fill(grant)
+                        chosen.writers = {writer.key for writer in request.writers}
                     case t.GiveGrant(grant):
                         given = grant
             region = v1.Region(session=chosen.session, address=4096, nbytes=chosen.arena.header.nbytes)
@@ -150,6 +153,7 @@ class RankTarget:
         try:
             for action in first.handle(t.Lend()):
                 if isinstance(action, t.ReplaceWorker):
+                    self.world.ledger.fences(first)
                     self.agent.spawn(self._replace_worker(first))
                 if isinstance(action, t.RefuseAsk):
                     raise Refused(action.message, reason="Fencing", status=503)
@@ -190,6 +194,7 @@ class RankTarget:
                     event = t.LastReceipt(request.grant, writer.key, "it was never ordered to write")
                     if each.machine.takes(event):
                         each.handle(event)
+                        each.writers.discard(writer.key)
         finally:
             self.lock.release()
         return v1.Accepted()
@@ -220,6 +225,7 @@ class RankTarget:
             try:
                 written.machine.check_grant(request.grant, request.writer.key)
                 written.handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
+                written.writers.discard(request.writer.key)
             finally:
                 self.lock.release()
         return answer

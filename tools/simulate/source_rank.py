@@ -74,6 +74,8 @@ class SourceRank:
         self.busy = False
         self.refused: tuple[str, str] | None = None
         self.asked = (0, "")  # term and coordinator of the last order or end
+        self.started: set[str] = set()  # syncs that have a route
+        self.ended: set[str] = set()  # syncs whose end was told, or whose order was refused
         self.ordered: dict[str, tuple[int, str]] = {}  # by sync
         self._recover()
 
@@ -110,8 +112,13 @@ class SourceRank:
             actions = self.world.handle(self.name, self.machine, event)
             fence = self.machine.admission.fence
             self.agent.pod.volume.terms[self.who.rank] = (fence.term, fence.coordinator)
+            if isinstance(event, s.Ended):
+                self.ended.add(event.sync)
             for action in actions:
                 self._act(action)
+            for action in actions:
+                if isinstance(action, s.TakeOrder):
+                    i.carried_out(self.name, action.sync, started=action.sync in self.started)
         self.busy = False
 
     def _echo(self, event: object) -> Work:
@@ -141,6 +148,9 @@ class SourceRank:
                 for future in self.orders.pop(sync, ()):
                     future.set(v1.Accepted())
             case s.RefuseOrder(sync, reason, message):
+                if reason == "OrderOver":
+                    i.ended_before(self.name, sync, known=sync in self.ended)
+                self.ended.add(sync)
                 self._judge(reason, *self.ordered.get(sync, self.asked))
                 for future in self.orders.pop(sync, ()):
                     future.fail(Refused(message, reason=reason))
@@ -148,6 +158,8 @@ class SourceRank:
                 self._judge(reason, *self.asked)
                 self.refused = (reason, message)
             case s.StartRoute():
+                i.not_after_its_end(self.name, action.route.sync, known=action.route.sync in self.ended)
+                self.started.add(action.route.sync)
                 self.runners[action.route] = RouteRunner(self, action, self.arenas[action.replica])
             case s.FeedRoute(route, event):
                 if route in self.runners:

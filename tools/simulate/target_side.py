@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tools.simulate import invariants as i
 from tools.simulate.clock import Cancelled, Life, Lock, Task, Work
 from tools.simulate.look import Look, Refs, check_readback
 from tools.simulate.rank_target import RankTarget
@@ -118,7 +119,11 @@ class EngineAgent:
         """An event for the leader."""
         if isinstance(event, m.Silent) and self.machine.state is not m.LeaderState.COMMITTING:  # decision
             self._end_look()
-        for action in self.world.handle(self.life.name, self.machine, event):
+        before = self.machine.state
+        actions = self.world.handle(self.life.name, self.machine, event)
+        if isinstance(event, m.StepFailed) and event.reason == m.NOT_CERTIFIED and before is m.LeaderState.COMMITTING:
+            i.refused_by_name(self.pod.name, refused=self.machine.state is m.LeaderState.REFUSED)
+        for action in actions:
             self._act(action)
 
     def _act(self, action: object) -> None:

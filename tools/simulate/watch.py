@@ -9,7 +9,7 @@ from weightsync.version import version_name
 from weightsync.wire.v1 import PublishOutcome
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import COMMIT_GRACE, COMMIT_SECONDS
-from weightsync_agent.protocol.sync import MemberState, Sync
+from weightsync_agent.protocol.sync import Member, MemberState, Sync
 
 if TYPE_CHECKING:
     from tools.simulate.coordination import Coordination
@@ -28,7 +28,39 @@ class Watch:
         self.committing: set[str] = set()
         self.frozen_total = 0.0
         self.outcomes: dict[str, int] = {}
+        self.said: dict[tuple[str, str], tuple[str, float]] = {}  # (sync, engine): what was told of it last, and when
+        self.commit_at: dict[tuple[str, str], float] = {}  # (sync, engine): when its last commit was sent
         self.answered: dict[tuple[str, str], set[str]] = {}  # (life of the coordinator, version) -> engines
+
+    def told(self, sync: Sync, event: object) -> None:
+        """What the coordinator is told of members of its sync before it handles it."""
+        match event:
+            case e.GrantRefused() | e.CommitFailed() if event.sync == sync.id:
+                keys = [event.engine]
+            case e.OrderRefused() if event.sync == sync.id:
+                keys = [key for key, member in sync.members.items() if _fed_by(member, event.writer.key)]
+            case e.RouteEnded() if event.end.sync == sync.id and not event.end.verified:
+                keys = [key for key, member in sync.members.items() if _granted(member, event.end.grant)]
+            case _:
+                return
+        for key in keys:
+            member = sync.members.get(key)
+            if member is not None and member.live:
+                self.said[sync.id, key] = (type(event).__name__, self.world.loop.now)
+
+    def sync_ends(self, sync: Sync) -> None:
+        """Whether the reasons of its outcomes are the true ones."""
+        for key, member in sync.members.items():
+            name, at = self.said.pop((sync.id, key), ("", 0.0))
+            reason = member.outcome.reason if member.outcome is not None else ""
+            if reason == "DeadlineExceeded" and name != "CommitFailed":
+                i.true_reason(member.engine.name, reason, name)
+            if (
+                reason == "CommitUnanswered"
+                and name == "CommitFailed"
+                and at > self.commit_at.get((sync.id, key), at)
+            ):
+                i.true_reason(member.engine.name, reason, name)
 
     def sync_begins(self, coordination: Coordination, sync: Sync) -> None:
         """A sync has begun; its members are pinned."""
@@ -42,6 +74,7 @@ class Watch:
     def commit_sent(self, coordination: Coordination, action: e.SendCommit) -> None:
         """A commit goes out."""
         machine, request = coordination.machine, action.request
+        self.commit_at[request.sync, action.engine.key] = self.world.loop.now
         decision = coordination.agent.pod.volume.decision
         i.decided_first(request.version.name, decision.version.name if decision else "")
         self.world.ledger.roots.setdefault(request.version.name, request.version.root)
@@ -88,3 +121,13 @@ class Watch:
                 lives = self.world.ledger.served.items()
                 i.honest(each.engine, name, any(key.startswith(f"{each.engine}/") and name in s for key, s in lives))
             self.outcomes[each.outcome] = self.outcomes.get(each.outcome, 0) + 1
+
+
+def _fed_by(member: Member, writer: str) -> bool:
+    """The member waits for a route of that writer."""
+    return any(key[2] == writer for key in member.pending)
+
+
+def _granted(member: Member, grant: str) -> bool:
+    """The member's sync goes under that grant."""
+    return any(each.grant == grant for each in member.grants.values())
