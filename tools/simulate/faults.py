@@ -346,8 +346,7 @@ def _trainer_dies(world: World, fault: Fault) -> None:
 def _rank_restarts(world: World, fault: Fault) -> None:
     trainer = world.trainer
     rank = trainer.ranks[int(fault.pick * len(trainer.ranks))]
-    if world.ledger.paired(trainer.nonces):  # before its first version a rank's count tells nothing: see the docs
-        trainer.restart_rank(rank)
+    trainer.restart_rank(rank)
     _until(world, fault, lambda: None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tools.simulate import invariants as i
@@ -30,7 +30,6 @@ class Ledger:
         self.steps: dict[str, int] = {BASE_NAME: 0, BASE.name: 0}
         self.roots: dict[str, str] = {}
         self.committed: set[str] = set()
-        self.nonces: set[str] = set()  # of ranks' lives that were part of a version
         self.terms: dict[int, str] = {}
         self.highest_term: dict[str, int] = {}
         self.highest: dict[tuple[str, str], int] = {}
@@ -135,13 +134,8 @@ class Ledger:
         else:
             i.one_coordinator(term, coordinator, known)
 
-    def paired(self, nonces: Mapping[int, str]) -> bool:
-        """Every rank's life has been part of a version."""
-        return bool(nonces) and all(nonce in self.nonces for nonce in nonces.values())
-
     def gathered(self, gathered: Gathered, steps: Sequence[int]) -> None:
         """All ranks called publish(): a version has a name."""
-        self.nonces.update(request.nonce for request in gathered.ranks.values())
         name = version_name(gathered.lineage, gathered.number)
         step = steps[0] if len(set(steps)) == 1 else -2
         known = self.steps.setdefault(name, step)

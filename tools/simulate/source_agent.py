@@ -85,9 +85,9 @@ class SourceAgent:
             return
         self.world.planner.connected(self.pod, who)
 
-    def begin(self, rank: int, nonce: str, sequence: int) -> Work:
+    def begin(self, rank: int, nonce: str, sequence: int, label: str) -> Work:
         """See SourceRank.begin."""
-        return self.ranks[rank].begin(nonce, sequence)
+        return self.ranks[rank].begin(nonce, sequence, label)
 
     def filled(self, rank: Rank, publish: str, program: str, bucket: int) -> None:
         """See SourceRank.filled."""

@@ -40,12 +40,13 @@ Replicas = list[tuple[str, ArenaFile, list[int]]]  # program, arena, buckets to 
 class Publish:
     """One call of publish()."""
 
-    __slots__ = ("copied", "id", "name", "nonce", "sequence", "trouble", "version", "waiting")
+    __slots__ = ("copied", "id", "label", "name", "nonce", "sequence", "trouble", "version", "waiting")
 
-    def __init__(self, id_: str, nonce: str, sequence: int) -> None:
+    def __init__(self, id_: str, nonce: str, sequence: int, label: str) -> None:
         self.id = id_
         self.nonce = nonce
         self.sequence = sequence
+        self.label = label
         self.waiting: dict[str, Future] = {}  # by program: its arena
         self.version: v1.PublishAnswer | None = None
         self.copied = False
@@ -267,9 +268,9 @@ class SourceRank:
             if publish.nonce != who.nonce and not publish.copied and publish.trouble is None:
                 self.broken(publish.id, "TrainerRestarted", "the trainer ended before all was copied")
 
-    def begin(self, nonce: str, sequence: int) -> Work:
+    def begin(self, nonce: str, sequence: int, label: str) -> Work:
         """publish() was called."""
-        publish = Publish(self.world.nonce(16), nonce, sequence)
+        publish = Publish(self.world.nonce(16), nonce, sequence, label)
         self.publishes[publish.id] = publish
         programs = sorted(self._wanted())
         for program in programs:
@@ -345,9 +346,10 @@ class SourceRank:
         known = found if found is not None and found[0] == publish.nonce else None
         body = v1.PublishRequest(writer=self.writer, world_size=self.who.world_size, stage=self.who.stage,
                                  stages=self.who.stages, nonce=publish.nonce, sequence=publish.sequence,
-                                 offset=known[1] if known else 0, paired=known is not None)  # fmt: skip
-        address, deadline = self.agent.coordinator(), float(plan.strategy.deadline_seconds)
-        answer: v1.PublishAnswer = yield self.agent.call(address, "/v1/publishes", body, deadline + GRACE)
+                                 offset=known[1] if known else 0, label=publish.label)  # fmt: skip
+        deadline = float(plan.strategy.deadline_seconds)
+        address = self.agent.coordinator()
+        answer: v1.PublishAnswer = yield from self.agent.persist(address, "/v1/publishes", body, deadline + GRACE)
         pairing[self.who.rank] = (publish.nonce, max(0, answer.number - publish.sequence))
         publish.version = answer
         self.feed(s.Named(publish.id, answer.lineage, answer.number))

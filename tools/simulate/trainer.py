@@ -111,7 +111,8 @@ class Trainer:
         who = SourceRank(rank=rank.number, world_size=len(self.ranks), stage=rank.stage, stages=self.world.stages,
                          nonce=nonce)  # fmt: skip
         agent.connect(who)
-        asked = Task(self.loop, agent.life, agent.begin(rank.number, nonce, sequence))
+        label = f"step {rank.steps[nonce, sequence]}"  # a rank that restarted alone is known by it
+        asked = Task(self.loop, agent.life, agent.begin(rank.number, nonce, sequence, label))
         agent.life.on_end.append(lambda: asked.fail(_Gone("the agent ended")))
         answer: tuple[str, Replicas] = yield self.loop.within(asked, PATIENCE)
         return answer

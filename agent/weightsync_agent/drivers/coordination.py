@@ -132,11 +132,9 @@ class Coordination:
     def _join(self, request: PublishRequest) -> "asyncio.Future[PublishAnswer]":
         gathered, void = self._gather.add(request, time.monotonic())
         for each in void:
-            message = f"rank {each.writer.rank}: publish {each.sequence} is void: the other ranks gave it up"
-            self._answer(each, Refused(message, reason="Superseded"))
+            self._answer(each, _void(each))
         if request in void:
-            message = f"rank {request.writer.rank}: publish {request.sequence} came after the others gave it up"
-            raise Refused(message, reason="Superseded")
+            raise _void(request)
         mine = self._waiting[_life(request)] = asyncio.get_running_loop().create_future()
         if gathered is not None:
             self._expect(version_name(gathered.lineage, gathered.number))
@@ -348,6 +346,15 @@ class Coordination:
         if self._ticker is not None:
             await lasting.end([self._ticker])
         await self._background.close()
+
+
+def _void(request: PublishRequest) -> Refused:
+    """Why a publish will be in no version."""
+    return Refused(
+        f"rank {request.writer.rank}: publish {request.sequence} is void: other ranks, or this one, are further. "
+        "A rank that restarts alone counts anew: give publish() the step's label on all ranks, or restart them all",
+        reason="Superseded",
+    )
 
 
 def _life(request: PublishRequest) -> tuple[int, str, int]:

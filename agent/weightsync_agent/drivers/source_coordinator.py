@@ -110,11 +110,11 @@ class SourceCoordinator:
             nonce=request.nonce,  # the Publisher's that called, though another may have come by now
             sequence=request.sequence,
             offset=known.offset if known is not None else 0,
-            paired=known is not None,
             label=request.label,
         )
         seconds = self.deadline() + GRACE
-        answer = await self._client.call(self.address(), "/v1/publishes", PublishAnswer, body, seconds=seconds)
+        # Safe to repeat: the coordinator takes one publish that is told twice as one.
+        answer = await self._client.persist(self.address(), "/v1/publishes", PublishAnswer, body, seconds=seconds)
         found = Pairing(nonce=request.nonce, offset=max(0, answer.number - request.sequence))
         if found != self._pairing:
             self._pairing = found

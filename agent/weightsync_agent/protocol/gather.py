@@ -1,10 +1,10 @@
 """Pairing the ranks' publishes into versions. Pure.
 
 Every trainer rank calls publish() once a step; the n-th calls of all ranks are one version. Publishes of two steps
-are never paired: the version would mix them. Only a rank that restarted alone, whose count says nothing yet, is
-taken at its word: what it publishes while all others are at one step belongs to that step. The lineage is a
-digest of all ranks' nonces, so that one rank restarting alone begins a new lineage for all, and the same lives
-always give the same lineage, whoever coordinates.
+are never paired: the version would mix them. A rank that restarted alone counts anew, and nothing but its word can
+say which step it is at: all ranks then give the same label, which must name the step. The lineage is a digest of all
+ranks' nonces, so that one rank restarting alone begins a new lineage for all, and the same lives always give the same
+lineage, whoever coordinates.
 """
 
 import hashlib
@@ -74,6 +74,8 @@ class Gather:
         if nonce == request.nonce and request.sequence <= sequence:
             return None, [request]
         void = [before] if before is not None and not _same(before, request) else []
+        if nonce not in ("", request.nonce):
+            void += self._of_the_life_before(request)
         if not self.waiting:
             self.began = now
         self.waiting[rank] = request
@@ -90,12 +92,22 @@ class Gather:
         return self.last, void
 
     def _late(self) -> list[int]:
-        """Ranks whose publish is an earlier step than the others'."""
+        """Ranks whose publish is an earlier step than the others', by their count and not by their common label."""
+        labels = {each.label for each in self.waiting.values()}
         newest = max(each.step for each in self.waiting.values())
         late = [rank for rank, each in self.waiting.items() if each.step < newest]
-        restarted = all(not self.waiting[rank].paired for rank in late)
-        known = all(each.paired for rank, each in self.waiting.items() if rank not in late)
-        return [] if restarted and known else late
+        return [] if len(labels) == 1 and "" not in labels else late
+
+    def _of_the_life_before(self, request: PublishRequest) -> list[PublishRequest]:
+        """The rank has restarted: what its partners of then left waiting may be of that life."""
+        left = [
+            rank
+            for rank, each in self.waiting.items()
+            if rank != request.writer.rank
+            and self.paired.get(rank, ("", 0))[0] == each.nonce
+            and (not each.label or each.label != request.label)
+        ]
+        return [self.waiting.pop(rank) for rank in left]
 
     def drop(self, request: PublishRequest) -> None:
         """The rank gave up waiting for the others."""

@@ -73,7 +73,7 @@ class PublishRequest(WireRecord):
     """A rank calls publish() for the n-th time in its life.
 
     offset: what makes the ranks' counts equal, zero for all that began together; a rank that restarted alone learns
-    it from the first version of its new life. paired: this life had a version before, so the offset is known.
+    it from the first version of its new life.
     """
 
     writer: WriterId
@@ -83,7 +83,6 @@ class PublishRequest(WireRecord):
     nonce: Hex16
     sequence: Number
     offset: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    paired: bool = False
     label: Annotated[str, Field(max_length=256)] = ""
 
     @model_validator(mode="after")

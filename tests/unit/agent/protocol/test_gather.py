@@ -10,12 +10,11 @@ A, B, C = "a" * 16, "b" * 16, "c" * 16
 
 
 def call(
-    rank: int, sequence: int, nonce: str = "", size: int = 2, *, offset: int = 0, paired: bool = True
+    rank: int, sequence: int, nonce: str = "", size: int = 2, *, offset: int = 0, label: str = ""
 ) -> PublishRequest:
     return PublishRequest(
         writer=WriterId(uid=f"pod-{rank}", rank=rank), world_size=size, stage=0, stages=1,
-        nonce=nonce or (A, B)[rank], sequence=sequence, offset=offset, paired=paired,
-        label=f"step {sequence}" if rank == 0 else "",
+        nonce=nonce or (A, B)[rank], sequence=sequence, offset=offset, label=label,
     )  # fmt: skip
 
 
@@ -24,17 +23,20 @@ def test_the_nth_calls_of_all_ranks_are_one_version() -> None:
     gather = Gather()
     for n in (1, 2, 3):
         assert gather.add(call(1, n), 0.0) == (None, [])
-        found, void = gather.add(call(0, n), 0.0)
+        found, void = gather.add(call(0, n, label=f"step {n}"), 0.0)
         assert void == []
         assert found is not None
         assert (found.lineage, found.number, found.label) == (lineage_of({0: A, 1: B}), n, f"step {n}")
 
 
-def test_one_rank_restarting_begins_a_new_lineage() -> None:
-    """Numbers start where the longest-living rank is, so that they rise whoever coordinates; then it counts alike."""
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the old one first", "the new one first"])
+def test_one_rank_restarting_begins_a_new_lineage(order: tuple[int, int]) -> None:
+    """By the label that both give; numbers go on where the longest-living rank is, and then it counts alike."""
     gather = Gather()
-    gather.add(call(0, 7), 0.0)
-    found, void = gather.add(call(1, 1, C, paired=False), 0.0)
+    gather.add(call(0, 6), 0.0), gather.add(call(1, 6), 0.0)
+    calls = (call(0, 7, label="step 7"), call(1, 1, C, label="step 7"))
+    gather.add(calls[order[0]], 0.0)
+    found, void = gather.add(calls[order[1]], 0.0)
     assert void == []
     assert found is not None
     assert (found.lineage, found.number) == (lineage_of({0: A, 1: C}), 7)
@@ -44,14 +46,27 @@ def test_one_rank_restarting_begins_a_new_lineage() -> None:
     assert found.number == 8
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["before the first version", "later"])
+def test_what_the_life_before_left_waiting_is_void() -> None:
+    """The whole trainer restarted: rank 0's last publish never meets rank 1's first, though both count alike."""
+    gather = Gather()
+    gather.add(call(0, 1), 0.0), gather.add(call(1, 1), 0.0)
+    left = call(0, 2)
+    gather.add(left, 0.0)
+    assert gather.add(call(1, 2, C), 0.0) == (None, [left])
+    found, void = gather.add(call(0, 2, "d" * 16), 0.0)
+    assert void == []
+    assert found is not None
+    assert found.lineage == lineage_of({0: "d" * 16, 1: C})
+
+
+@pytest.mark.parametrize("labels", [("", ""), ("a", "b"), ("a", "")], ids=["no label", "two labels", "one label"])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the late one first", "the late one last"])
-def test_two_steps_are_never_paired(order: tuple[int, int], known: bool) -> None:
+def test_two_steps_are_never_paired(order: tuple[int, int], labels: tuple[str, str]) -> None:
     """Also by a coordinator that remembers nothing: the earlier is void, and the next common step is a version."""
-    gather, calls = Gather(), (call(0, 1, paired=known), call(1, 2, paired=known))
+    gather, calls = Gather(), (call(0, 1, label=labels[0]), call(1, 2, label=labels[1]))
     gather.add(calls[order[0]], 0.0)
     assert gather.add(calls[order[1]], 0.0) == (None, [calls[0]])
-    found, void = gather.add(call(0, 2, paired=known), 0.0)
+    found, void = gather.add(call(0, 2), 0.0)
     assert found is not None
     assert (found.number, void) == (2, [])
 
@@ -113,7 +128,7 @@ def test_a_publish_that_arrives_late_is_void() -> None:
     for n in (1, 2, 3):
         gather.add(call(0, n), 0.0), gather.add(call(1, n), 0.0)
     gather.add(call(0, 4), 0.0)
-    late = call(1, 2, paired=False)
+    late = call(1, 2)
     assert gather.add(late, 0.0) == (None, [late])
     gather.add(call(1, 5), 0.0)
     again = call(1, 4)
