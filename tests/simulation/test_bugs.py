@@ -17,7 +17,7 @@ QUICK = (
     "decide-without-persisting", "no-barrier", "silence-is-success", "rosy-outcome", "forget-outcome", "mix-steps",
     "reuse-sync-id", "two-coordinators-in-a-term", "any-grant",
 )  # fmt: skip
-BUDGET = 120
+BUDGET = 500
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -257,6 +257,11 @@ def _engine_repacks(world: World, fault: Fault) -> None:
         world.loop.at(3.5, restarted)
 
     def restarted() -> None:
+        stopped = pod.agent.life.frozen_until - world.loop.now
+        if stopped > 0:  # an agent that was stopped over the whole restart would go on refusing: see the docs
+            engine.end_life()
+            world.loop.at(stopped + 3.5, restarted)
+            return
         world.faulty -= 1
         pod.start_engine()
 
