@@ -11,11 +11,11 @@ from weightsync_agent.protocol.target import Target
 
 # Found within few schedules; the command runs the others, with a larger budget.
 QUICK = (
-    "drop-fence", "trust-unregister", "skip-digest", "receipt-before-landing", "filled-too-early",
+    "drop-fence", "trust-unregister", "receipt-before-landing", "filled-too-early",
     "keep-arena-for-ever", "stages-overlap", "no-torn-journal", "no-pause", "no-flush", "no-continue", "no-name",
     "current-too-early", "continue-before-flush", "failed-step-is-done", "resume-after-failure", "answer-too-early",
     "decide-without-persisting", "no-barrier", "silence-is-success", "rosy-outcome", "forget-outcome", "mix-steps",
-    "reuse-sync-id", "two-coordinators-in-a-term", "any-grant",
+    "reuse-sync-id", "any-grant",
 )  # fmt: skip
 BUDGET = 500
 

@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--bug", metavar="NAME", help="break the protocol so, and run")
     made.add_argument("--bugs", action="store_true", help="break it in every known way, one after another")
     made.add_argument("--mutants", action="store_true", help="remove each row and each guard, one after another")
-    made.add_argument("--budget", type=int, default=400, help="schedules to find one bug in")
+    made.add_argument("--budget", type=int, default=1000, help="schedules to find one bug in")
     return made
 
 

@@ -108,7 +108,7 @@ def main(*, seeded_: bool, mechanical_: bool, budget: int, jobs: int, seed: int)
             print(f"indexed {INDEXED} schedules in {time.monotonic() - began:.0f} s")
             mutants = every()
             places = [known.get((mutant.key, mutant.guard), []) for mutant in mutants]
-            more = [range(seed, seed + budget // 10)] * len(mutants)
+            more = [range(seed, seed + budget // 25)] * len(mutants)
             found = list(pool.map(mechanical, mutants, places, more, chunksize=4))
             for each in found:
                 if each.number is None:
