@@ -26,11 +26,21 @@ from weightsync.wire.v1 import AgentStatus
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where a pod's memory-backed volume lies on this machine
 
 
+# Below the range from which the kernel gives ports to outgoing connections: between our look and the bind it could
+# give one of those away. And above Mooncake's.
+PORTS = range(18000, 30000)
+
+
 def free_port() -> int:
     """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    for number in secrets.SystemRandom().sample(PORTS, len(PORTS)):
+        with socket.socket() as found:
+            try:
+                found.bind((HOST, number))
+            except OSError:
+                continue
+            return number
+    raise WorldError(f"no port of {PORTS.start} to {PORTS.stop} is free")
 
 
 class World:
