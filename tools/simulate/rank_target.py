@@ -15,6 +15,7 @@ from weightsync.version import Version
 from weightsync.wire import v1
 from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.protocol import target as t
+from weightsync_agent.protocol.fence import Fence
 
 if TYPE_CHECKING:
     from tools.simulate.target_side import EngineAgent
@@ -119,7 +120,7 @@ class RankTarget:
             self.lock.release()
         return True
 
-    def grant(self, request: v1.GrantRequest) -> Work:
+    def grant(self, request: v1.GrantRequest, fence: Fence) -> Work:
         """The handshake."""
         yield self.lock.acquire()
         try:
@@ -127,6 +128,7 @@ class RankTarget:
             chosen = self.arenas[t.choose([each.rank for each in self.arenas], served)]
             chosen.machine.check_ask(request)
             yield from self.living_worker()
+            fence.check(request.term, request.coordinator)
             given = ""
             for action in chosen.handle(t.Ask(request, self.world.nonce(32))):
                 match action:

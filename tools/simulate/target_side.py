@@ -229,6 +229,7 @@ class EngineAgent:
         self._check_present()
         yield self.committing.acquire()
         try:
+            self.fence.check(request.term, request.coordinator)
             if not self.machine.serves(request.version):
                 yield from self._apply(request)
             return v1.CommitAnswer(version=request.version.name, incarnation=self.machine.incarnation,
@@ -281,6 +282,8 @@ class EngineAgent:
         event = m.CommitAsked(version, grants, steps)
         if self.pausing is not None and not self.pausing.done:
             yield from _settled(self.pausing)
+        if self.asked is not None:
+            self.fence.check(self.asked.term, self.asked.coordinator)
         if not self.machine.takes(event):
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
         refs = self.look_at.refs(grants, version.root)
@@ -369,7 +372,7 @@ class EngineAgent:
                     raise Refused(self.machine.problem, reason="EngineRefused", status=422)
                 if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):  # decision
                     raise Refused("the engine is being committed to", reason="Busy", status=503)
-                return self._target(body.rank).grant(body)
+                return self._target(body.rank).grant(body, self.fence)
             case "/v1/void":
                 self.fence.check(body.term, body.coordinator)
                 return self._target(body.rank).void(body)

@@ -256,6 +256,7 @@ class EngineDriver:
         self._check_present()  # a look may last as long as the engine's start: nobody waits for that here
         await failpoints.reach("target", "decided")
         async with self._committing:
+            self.fence.check(request.term, request.coordinator)  # another may have come while this one waited
             if not self.machine.serves(request.version):
                 await self._apply(request)
             await failpoints.reach("target", "committed")
@@ -295,7 +296,7 @@ class EngineDriver:
             version=request.version, label=request.label, term=request.term, programs=request.programs
         )
         grants = tuple((rank.rank, rank.grant) for rank in request.ranks)
-        await self._run_commit(self._decided, grants, request.strategy.pause_mode)
+        await self._run_commit(self._decided, grants, request.strategy.pause_mode, request.coordinator)
 
     async def _reapply(self, version: Version, grants: tuple[tuple[int, str], ...]) -> None:
         """To be called with ``_committing`` held."""
@@ -309,7 +310,10 @@ class EngineDriver:
             if self.machine.state is m.LeaderState.REAPPLYING:
                 self._feed(m.ReapplyFailed(str(error)))
 
-    async def _run_commit(self, decided: Decided, grants: tuple[tuple[int, str], ...], pause_mode: PauseMode) -> None:
+    async def _run_commit(
+        self, decided: Decided, grants: tuple[tuple[int, str], ...], pause_mode: PauseMode, coordinator: str = ""
+    ) -> None:
+        """coordinator: who asked; "": nobody, the engine gets back what it had, whichever term has begun."""
         version = decided.version
         capabilities = await self._adapter.capabilities()
         mode: PauseMode = "Abort" if refusal(capabilities, pause_mode) else pause_mode
@@ -317,6 +321,8 @@ class EngineDriver:
         event = m.CommitAsked(version, grants, steps)
         if self._pausing is not None and not self._pausing.done():
             await asyncio.wait({self._pausing})  # a pause that arrives after our continue would stop a whole engine
+        if coordinator:
+            self.fence.check(decided.term, coordinator)  # another may have come while this one waited
         if not self.machine.takes(event):
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
         self._context = CommitContext(
@@ -364,7 +370,7 @@ class EngineDriver:
             raise Refused(self.machine.problem, reason="EngineRefused", status=422)
         if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):
             raise Refused("the engine is being committed to", reason="Busy", status=503)
-        grant = await self._ranks.find(request.rank).grant(request)
+        grant = await self._ranks.find(request.rank).grant(request, self.fence)
         await failpoints.reach("target", "handshake")
         return grant
 

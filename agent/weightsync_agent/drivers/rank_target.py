@@ -28,6 +28,7 @@ from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.observability import metrics
 from weightsync_agent.protocol import target as t
+from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.transfer.capabilities import agree
 from weightsync_agent.transfer.supervisor import TransferWorker
 
@@ -143,8 +144,8 @@ class RankTarget:
 
     # --- requests ---
 
-    async def grant(self, request: GrantRequest) -> Grant:
-        """The handshake. Raises Refused with what differs, before anything is written."""
+    async def grant(self, request: GrantRequest, fence: Fence) -> Grant:
+        """The handshake. Raises Refused with what differs, or for a term that is over, before anything is written."""
         async with self._lock:
             chosen = self.arenas[t.choose([each.rank for each in self.arenas], self._served())]
             chosen.machine.check_ask(request)
@@ -153,6 +154,7 @@ class RankTarget:
             if region is None:
                 raise TransferError(f"rank {self.program.rank} has no registered arena")
             agree(request.ours, self.worker.capabilities)
+            fence.check(request.term, request.coordinator)  # another may have come while this one waited
             actions = chosen.handle(t.Ask(request, secrets.token_hex(16)))
             for action in actions:
                 if isinstance(action, t.ReplaceWorker):

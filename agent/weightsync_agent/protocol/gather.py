@@ -2,9 +2,9 @@
 
 Every trainer rank calls publish() once a step; the n-th calls of all ranks are one version. Publishes of two steps
 are never paired: the version would mix them. A rank that restarted alone counts anew, and nothing but its word can
-say which step it is at: all ranks then give the same label, which must name the step. The lineage is a digest of all
-ranks' nonces, so that one rank restarting alone begins a new lineage for all, and the same lives always give the same
-lineage, whoever coordinates.
+say which step it is at: all ranks then give the same label, which must name the step. Two labels are never paired,
+whatever the counts say. The lineage is a digest of all ranks' nonces, so that one rank restarting alone begins a new
+lineage for all, and the same lives always give the same lineage, whoever coordinates.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ class Gather:
         nonce, sequence = self.paired.get(rank, ("", 0))
         if nonce == request.nonce and request.sequence <= sequence:
             return None, [request]
-        void = [before] if before is not None and not _same(before, request) else []
+        void = [self.waiting.pop(rank)] if before is not None and not _same(before, request) else []
         if nonce not in ("", request.nonce):
             void += self._of_the_life_before(request)
         if not self.waiting:
@@ -92,11 +92,14 @@ class Gather:
         return self.last, void
 
     def _late(self) -> list[int]:
-        """Ranks whose publish is an earlier step than the others', by their count and not by their common label."""
-        labels = {each.label for each in self.waiting.values()}
+        """Ranks whose publish is of another step than the newest: by counts, or by labels where counts are equal."""
+        labels = [each.label for each in self.waiting.values() if each.label]  # in the order in which they came
+        common = len(labels) == len(self.waiting) and len(set(labels)) == 1
         newest = max(each.step for each in self.waiting.values())
         late = [rank for rank, each in self.waiting.items() if each.step < newest]
-        return [] if len(labels) == 1 and "" not in labels else late
+        if not late and len(set(labels)) > 1:
+            return [rank for rank, each in self.waiting.items() if each.label not in ("", labels[-1])]
+        return [] if common else late
 
     def _of_the_life_before(self, request: PublishRequest) -> list[PublishRequest]:
         """The rank has restarted: what its partners of then left waiting may be of that life."""

@@ -626,3 +626,19 @@ async def test_what_is_meant_for_another_pod_is_refused(tmp_path: Path) -> None:
     assert world.driver.fence.term == 0
     assert await world.driver.grant(grant_request().model_copy(update={"target": "uid"}))
     await world.driver.close()
+
+
+async def test_a_commit_that_waited_while_another_term_began_is_refused(tmp_path: Path) -> None:
+    """It waits for a commit that runs; its coordinator is deposed meanwhile, and nothing of it has effect."""
+    world = World(tmp_path)
+    await world.seen()
+    world.engine.calls.clear()
+    async with world.driver._committing:
+        waiting = asyncio.create_task(world.driver.commit(request(V1)))
+        await asyncio.sleep(0)
+        world.driver.fence.raise_to(2, "d")
+    with pytest.raises(Refused) as caught:
+        await waiting
+    assert caught.value.reason == "StaleTerm"
+    assert world.engine.calls == []
+    await world.driver.close()

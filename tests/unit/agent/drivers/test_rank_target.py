@@ -13,6 +13,7 @@ from weightsync.layout import lay_out
 from weightsync.version import Version
 from weightsync.wire.v1 import Capabilities, GrantRequest, Region, WriterId
 from weightsync_agent.drivers.rank_target import RankTarget
+from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.protocol.target import RankArena, Recovered, TargetState, choose
 
 OURS = Capabilities(mooncake="1", transport="tcp")
@@ -86,12 +87,12 @@ async def test_a_failed_fence_ends_and_the_next_asker_gets_a_living_region(tmp_p
     workers.broken = {1: error}
     rank = target(tmp_path, workers)
     await rank.open()
-    assert (await rank.grant(ask(rank, 1))).region.session == "0"
+    assert (await rank.grant(ask(rank, 1), Fence())).region.session == "0"
     with pytest.raises(Refused, match="ask again"):
-        await rank.grant(ask(rank, 2))
+        await rank.grant(ask(rank, 2), Fence())
     await until(lambda: rank.arenas[0].machine.state is TargetState.EMPTY)
     assert all(worker.dead.done() for worker in workers.all)
-    assert (await rank.grant(ask(rank, 2))).region.session == "2"
+    assert (await rank.grant(ask(rank, 2), Fence())).region.session == "2"
     await rank.close()
 
 
@@ -121,7 +122,7 @@ async def test_with_two_arenas_the_served_version_stays_while_the_next_is_writte
     first, second = rank.arenas
     first.arena.seal("a" * 32, V1)
     first.handle(Recovered(V1, "a" * 32, rank.program.digest, ()))
-    given = await rank.grant(ask(rank, 2))
+    given = await rank.grant(ask(rank, 2), Fence())
     assert given.region.address == 2
     assert rank.holding(V1) is first
     assert rank.granted(given.grant) is second
@@ -134,12 +135,12 @@ async def test_a_fence_of_one_arena_registers_both_in_the_next_worker(tmp_path: 
     rank = target(tmp_path, workers, arenas=2, served=V1)
     await rank.open()
     rank.arenas[0].handle(Recovered(V1, "a" * 32, rank.program.digest, ()))
-    await rank.grant(ask(rank, 2))
+    await rank.grant(ask(rank, 2), Fence())
     for _ in range(2):
         with pytest.raises(Refused, match="ask again"):
-            await rank.grant(ask(rank, 3))
+            await rank.grant(ask(rank, 3), Fence())
     await until(lambda: rank.arenas[1].machine.state is TargetState.EMPTY)
-    given = await rank.grant(ask(rank, 3))
+    given = await rank.grant(ask(rank, 3), Fence())
     assert (given.region.session, given.region.address) == ("1", 2)
     assert len(workers.all[1].attached) == 2
     assert rank.arenas[0].machine.state is TargetState.SEALED
@@ -169,3 +170,19 @@ _S = TargetState
 def test_which_arena_the_next_grant_is_for(arenas: list[RankArena], served: Version | None, chosen: int) -> None:
     """No two of a rank are filled at once, and what the engine serves is the last to go."""
     assert choose(arenas, served) == chosen
+
+
+async def test_a_grant_that_waited_while_another_term_began_is_refused(tmp_path: Path) -> None:
+    """The handshake waits for a worker; the coordinator that asked is deposed meanwhile."""
+    rank, fence = target(tmp_path, Workers()), Fence(1, "c")
+    await rank.open()
+    await rank._lock.acquire()
+    waiting = asyncio.create_task(rank.grant(ask(rank, 1), fence))
+    await asyncio.sleep(0)
+    fence.raise_to(2, "d")
+    rank._lock.release()
+    with pytest.raises(Refused) as caught:
+        await waiting
+    assert caught.value.reason == "StaleTerm"
+    assert rank.arenas[0].machine.state is TargetState.EMPTY
+    await rank.close()

@@ -134,3 +134,15 @@ def test_a_publish_that_arrives_late_is_void() -> None:
     again = call(1, 4)
     assert gather.add(again, 0.0) == (None, [again])
     assert [each.sequence for each in gather.waiting.values()] == [5]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rank 0 first", "rank 1 first"])
+def test_two_labels_are_never_paired_though_the_counts_are_equal(order: tuple[int, int]) -> None:
+    """They are of two lives: what waited longer is void."""
+    gather, calls = Gather(), (call(0, 1, label="step 5"), call(1, 1, label="step 7"))
+    first, last = calls[order[0]], calls[order[1]]
+    gather.add(first, 0.0)
+    assert gather.add(last, 0.0) == (None, [first])
+    found, _ = gather.add(call(first.writer.rank, 1, C, label=last.label), 0.0)
+    assert found is not None
+    assert found.label == last.label
