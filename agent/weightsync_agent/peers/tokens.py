@@ -34,11 +34,19 @@ class Key(NamedTuple):
 
 def read_keys(issuer: str, document: dict[str, Any]) -> dict[str, Key]:
     """The API server's /openid/v1/jwks, by key id. Raises InputError where no key in it can be used."""
+    keys = document.get("keys")
+    readable = [key for key in keys if _is_readable(key)] if isinstance(keys, list) else []
     try:
-        found = jwt.PyJWKSet.from_dict(document)
+        found = jwt.PyJWKSet.from_dict({"keys": readable})
     except jwt.PyJWTError as error:
         raise InputError(f"the API server's /openid/v1/jwks holds no key that can be used: {error}") from error
     return {key.key_id: Key(issuer, key) for key in found.keys if key.key_id and key.algorithm_name in ALGORITHMS}
+
+
+def _is_readable(key: object) -> bool:
+    """PyJWT takes these members for text without a look: anything else raises what no caller expects."""
+    members = ("kty", "kid", "alg", "use", "n", "e", "crv", "x", "y")
+    return isinstance(key, dict) and all(isinstance(key.get(member, ""), str) for member in members)
 
 
 def key_id(token: str) -> str:

@@ -176,3 +176,14 @@ def test_a_key_set_without_usable_keys_is_refused() -> None:
 def test_a_key_of_the_set_carries_its_issuer() -> None:
     """Issuer and key are looked at together."""
     assert {kid: isinstance(key, Key) and key.issuer for kid, key in KEYS.items()} == {"k1": ISSUER, "k2": ISSUER}
+
+
+@pytest.mark.parametrize("member", ["kid", "alg", "kty", "n"])
+@pytest.mark.parametrize("value", [[["k"]], {}, 7, None], ids=["a list", "an object", "a number", "null"])
+def test_a_key_with_members_that_are_no_text_is_left_out(member: str, value: object) -> None:
+    """The others of the set are taken."""
+    spoilt = public(PRIVATE, "k1", "RS256") | {member: value}
+    assert set(read_keys(ISSUER, {"keys": [spoilt, public(CURVE, "k2", "ES256")]})) == {"k2"}
+    for nothing in ([spoilt], "k", {}, None):
+        with pytest.raises(InputError):
+            read_keys(ISSUER, {"keys": nothing})
