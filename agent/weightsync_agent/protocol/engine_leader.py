@@ -340,6 +340,7 @@ _OLDER = Row(None, EngineLeader._refuse_older, lambda m, e: bool(m.older(e.versi
 EngineLeader.table = {
     (_S.ABSENT, Answers): (Row(_S.LOOKING, lambda m, e, now: [Look()], name="look at it"),),
     (_S.ABSENT, Silent): (Row(_S.ABSENT, name="still silent"),),
+    (_S.ABSENT, LookFailed): (Row(_S.ABSENT, name="of a look that its silence ended"),),
     (_S.LOOKING, Silent): (Row(_S.ABSENT, EngineLeader._gone, name="gone"),),
     (_S.LOOKING, Answers): (Row(_S.LOOKING, name="being looked at"),),
     (_S.LOOKING, Seen): (Row(None, EngineLeader._seen, name="what its journal and arenas allow", may=_LOOKED),),

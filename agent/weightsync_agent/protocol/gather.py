@@ -92,14 +92,20 @@ class Gather:
         return self.last, void
 
     def _late(self) -> list[int]:
-        """Ranks whose publish is of another step than the newest: by counts, or by labels where counts are equal."""
+        """Ranks whose publish is of another step than the others'.
+
+        One label on all of them names one step. Where labels differ, or some are lacking, counts decide; but not the
+        count of a life that has been in no version yet, since it may have begun anew: what waited longest is void.
+        """
         labels = [each.label for each in self.waiting.values() if each.label]  # in the order in which they came
-        common = len(labels) == len(self.waiting) and len(set(labels)) == 1
+        if len(labels) == len(self.waiting) and len(set(labels)) == 1:
+            return []
         newest = max(each.step for each in self.waiting.values())
         late = [rank for rank, each in self.waiting.items() if each.step < newest]
-        if not late and len(set(labels)) > 1:
+        strangers = any(self.paired.get(rank, ("", 0))[0] != each.nonce for rank, each in self.waiting.items())
+        if len(set(labels)) > 1 and (strangers or not late):
             return [rank for rank, each in self.waiting.items() if each.label not in ("", labels[-1])]
-        return [] if common else late
+        return late
 
     def _of_the_life_before(self, request: PublishRequest) -> list[PublishRequest]:
         """The rank has restarted: what its partners of then left waiting may be of that life."""

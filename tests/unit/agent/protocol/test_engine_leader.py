@@ -229,3 +229,10 @@ def test_a_step_that_met_another_life_is_followed_by_a_look() -> None:
     assert (isinstance(gate, m.SetGate) and gate.open) is False
     assert answer == m.AnswerFailure(m.ANOTHER_LIFE, "rank 0: 1-2 is meant", True)
     assert (look, machine.state) == (m.Look(), m.LeaderState.LOOKING)
+
+
+def test_a_look_that_silence_ended_says_nothing_more() -> None:
+    """Its failure comes late: the engine is absent already."""
+    machine = leader(m.Answers(), m.Silent())
+    assert machine.handle(m.LookFailed("late"), 0.0) == []
+    assert machine.state is m.LeaderState.ABSENT
