@@ -162,6 +162,7 @@ async def _own_checkpoint(world: World) -> Json:
                 await world.engine.snapshot([sealed])
             except EngineError as error:
                 found["into a sealed arena"] = error.reason
+            await world.engine.pause("InPlace")  # the process that was described, whichever was paused before
             world.replica.arena.fill(world.replica.grant)
             await world.engine.snapshot([sealed])
             world.replica.arena.seal(world.replica.grant, world.replica.version)

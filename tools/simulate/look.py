@@ -94,6 +94,7 @@ class Look:
         self.base = ""
         floor = journal.version if journal is not None else None
         recovery = yield from self._recovery(journal, unreadable, EngineSeen(name, life))
+        self.goes_on = self.goes_on and isinstance(recovery, Keep)
         return Seen(life, recovery, "", name, floor=floor)
 
     def _recovery(self, journal: Journal | None, unreadable: str, seen: EngineSeen) -> Work:
@@ -119,6 +120,7 @@ class Look:
     # --- the certificate on the engine's own checkpoint ---
 
     def _certify(self, name: str, life: str, journal: Journal | None) -> Work:
+        yield self.agent.engine.call(self.agent.life, "pause", "InPlace" if journal is None else "Abort")
         self.base = name
         if journal is not None and journal.incarnation == life:
             problem = yield from self._interrupted()

@@ -91,9 +91,12 @@ class Look:
         self.base = ""
         floor = journal.version if journal is not None else None
         recovery = await self._recovery(journal, unreadable, info, life)
+        self._goes_on = self._goes_on and isinstance(recovery, Keep)
         return Seen(life, recovery, "", info.weight_version, floor=floor)
 
     async def _certify(self, info: EngineInfo, life: str, journal: Journal | None) -> Seen:
+        # The process that was described: it may have taken the place of the one that was paused.
+        await self._adapter.pause("InPlace" if journal is None else "Abort")
         self.base = info.weight_version
         certificate = Certificate(self._adapter, self._file, self._ranks, life)
         try:

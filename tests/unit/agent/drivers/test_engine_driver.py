@@ -239,7 +239,7 @@ async def test_a_second_look_ends_the_first(tmp_path: Path) -> None:
     await world.commit(V1)
     assert [call for call in world.engine.calls if call != "resume"] == [
         *("stand", "describe", "go on"),
-        *("stand", "describe", "snapshot", "apply", "apply", "go on"),
+        *("stand", "describe", "stand", "snapshot", "apply", "apply", "go on"),
         *("pause", "name", "apply", "name"),
     ]
     assert world.engine.calls[-1] == "resume"
@@ -461,7 +461,7 @@ async def test_a_fresh_engine_is_certified_on_its_own_checkpoint(tmp_path: Path)
     world = World(tmp_path)
     await world.seen()
     assert world.state is LeaderState.FRESH
-    assert world.engine.calls == ["resume", "stand", "describe", "snapshot", "apply", "apply", "go on"]
+    assert world.engine.calls == ["resume", "stand", "describe", "stand", "snapshot", "apply", "apply", "go on"]
     assert not JournalFile.within(tmp_path).path.exists()
     assert world.driver.targets[0].arenas[0].arena.header.state is ArenaState.EMPTY
     await world.driver.close()
@@ -505,7 +505,7 @@ async def test_an_agent_that_died_while_it_certified_goes_on_from_the_arenas(tmp
     again.engine.paused = True
     await again.seen()
     assert again.state is LeaderState.FRESH
-    assert again.engine.calls == ["pause", "describe", "apply", "apply", "resume"]
+    assert again.engine.calls == ["pause", "describe", "pause", "apply", "apply", "resume"]
     await again.driver.close()
 
 
