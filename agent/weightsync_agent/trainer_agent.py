@@ -23,9 +23,9 @@ from weightsync_agent.arenas.files import SourceArenas, sealed_in
 from weightsync_agent.arenas.sizing import Room
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.coordination import Coordination
+from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_rank import SourceRank
-from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.journal.file import PairingFile, StateFile
 from weightsync_agent.journal.records import Decision
 from weightsync_agent.peers.auth import Caller
@@ -88,7 +88,7 @@ class TrainerAgent:
             pairing=PairingFile.within(common.volume.directory, who.rank),
             count=common.settings.source_arenas,
             start=common.start_worker,
-            term=SourceTerm(common.volume.directory, who.rank),
+            term=KeptTerm(common.volume.directory, str(who.rank)),
         )
         return source
 

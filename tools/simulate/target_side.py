@@ -59,7 +59,7 @@ class EngineAgent:
         self.engine = pod.engine
         self.life = life
         self.machine = m.EngineLeader()
-        self.fence = Fence()
+        self.fence = Fence(*self.volume.terms.get(-1, (0, "")))
         self.targets: dict[int, RankTarget] = {}
         self.workers: list[Worker] = []
         self.gate: bool | None = None
@@ -95,7 +95,8 @@ class EngineAgent:
         except InputError:
             journal = None
         if journal is not None and not journal.base:
-            self.fence.raise_to(journal.term, journal.coordinator)
+            if journal.term > self.fence.term:
+                self._obey(journal.term, journal.coordinator)
             self.decided = v1.Decided(version=journal.version, label=journal.label, term=journal.term,
                                       programs=journal.programs)  # fmt: skip
         self._announce()
@@ -225,7 +226,7 @@ class EngineAgent:
     def commit(self, request: v1.CommitRequest) -> Work:
         """The decision."""
         self._check_meant(request.target)
-        self.fence.raise_to(request.term, request.coordinator)
+        self._obey(request.term, request.coordinator)
         self._check_present()
         yield self.committing.acquire()
         try:
@@ -236,6 +237,10 @@ class EngineAgent:
                                    pause_seconds=0.0, apply_seconds=0.0)  # fmt: skip
         finally:
             self.committing.release()
+
+    def _obey(self, term: int, coordinator: str) -> None:
+        self.fence.raise_to(term, coordinator)
+        self.volume.terms[-1] = (self.fence.term, self.fence.coordinator)
 
     def _check_meant(self, uid: str) -> None:  # decision
         if uid not in ("", self.pod.uid):
@@ -366,7 +371,7 @@ class EngineAgent:
         match path:
             case "/v1/grants":
                 self._check_meant(body.target)
-                self.fence.raise_to(body.term, body.coordinator)
+                self._obey(body.term, body.coordinator)
                 self._check_present()
                 if self.machine.state is m.LeaderState.REFUSED:
                     raise Refused(self.machine.problem, reason="EngineRefused", status=422)
@@ -382,7 +387,7 @@ class EngineAgent:
             case "/v1/commits":
                 return self.commit(body)
             case "/v1/welcome":
-                self.fence.raise_to(body.term, body.coordinator)
+                self._obey(body.term, body.coordinator)
                 self.feed(m.Welcomed(body.initial_gate == "Open"))
                 return v1.Accepted()
             case "/v1/status":

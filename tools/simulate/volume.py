@@ -19,7 +19,7 @@ class Volume:
         self.torn = False  # the journal is there and cannot be read
         self.decision: Decision | None = None
         self.pairing: dict[int, tuple[str, int]] = {}  # by rank of a source: nonce, and how far its count is behind
-        self.terms: dict[int, tuple[int, str]] = {}  # by rank of a source: the highest term seen, and who held it
+        self.terms: dict[int, tuple[int, str]] = {}  # by source rank (-1: an engine): highest, and whose
         self.arenas: dict[int, list[ArenaFile]] = {}
         self.replicas: dict[int, dict[Any, Any]] = {}  # by rank and arena of a source: (arena, its record or None)
 

@@ -25,6 +25,7 @@ from weightsync.wire.v1 import (
 from weightsync_agent import failpoints
 from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
+from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.look import Look
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
@@ -36,7 +37,6 @@ from weightsync_agent.journal.records import Fresh, Journal, JournalState, Reapp
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
 from weightsync_agent.protocol import engine_leader as m
-from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.volume import Volume
 
 log = structlog.get_logger(__name__)
@@ -70,7 +70,8 @@ class EngineDriver:
     ) -> None:
         self.uid = uid
         self.machine = m.EngineLeader()
-        self.fence = Fence()
+        self._term = KeptTerm(volume.directory, "engine")
+        self.fence = self._term.fence()
         self._address = address
         self._adapter = adapter
         self._journal = journal
@@ -113,7 +114,8 @@ class EngineDriver:
             log.exception("the journal cannot be read; the engine counts as torn")
             return
         if journal is not None and not journal.base:
-            self.fence.raise_to(journal.term, journal.coordinator)
+            if journal.term > self.fence.term:  # the file of the term was lost
+                self._obey(journal.term, journal.coordinator)
             self._decided = Decided(
                 version=journal.version, label=journal.label, term=journal.term, programs=journal.programs
             )
@@ -252,7 +254,7 @@ class EngineDriver:
     async def commit(self, request: CommitRequest) -> CommitAnswer:
         """The decision. Idempotent: answered at once where the engine serves that version."""
         self._check_meant(request.target)
-        self.fence.raise_to(request.term, request.coordinator)
+        self._obey(request.term, request.coordinator)
         self._check_present()  # a look may last as long as the engine's start: nobody waits for that here
         await failpoints.reach("target", "decided")
         async with self._committing:
@@ -267,6 +269,11 @@ class EngineDriver:
                 pause_seconds=context.pause_seconds if context else 0.0,
                 apply_seconds=context.apply_seconds if context else 0.0,
             )
+
+    def _obey(self, term: int, coordinator: str) -> None:
+        """Raises Refused for a term that is over; a new one is on disk before anything is answered under it."""
+        self.fence.raise_to(term, coordinator)
+        self._term.keep(self.fence)  # a few bytes in memory-backed storage, once a term: no thread
 
     def _check_meant(self, uid: str) -> None:
         """The caller's plan may be older than this pod, which came to the address of another."""
@@ -364,7 +371,7 @@ class EngineDriver:
     async def grant(self, request: GrantRequest) -> Grant:
         """A coordinator's handshake with one rank."""
         self._check_meant(request.target)
-        self.fence.raise_to(request.term, request.coordinator)
+        self._obey(request.term, request.coordinator)
         self._check_present()
         if self.machine.state is m.LeaderState.REFUSED:
             raise Refused(self.machine.problem, reason="EngineRefused", status=422)
@@ -387,7 +394,7 @@ class EngineDriver:
 
     async def welcome(self, request: Welcome) -> Accepted:
         """Nothing was published yet, says the coordinator."""
-        self.fence.raise_to(request.term, request.coordinator)
+        self._obey(request.term, request.coordinator)
         self._feed(m.Welcomed(request.initial_gate == "Open"))
         return Accepted()
 

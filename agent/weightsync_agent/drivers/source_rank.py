@@ -16,11 +16,11 @@ from weightsync_agent import failpoints
 from weightsync_agent.arenas.files import SourceArenas
 from weightsync_agent.arenas.record import SealedRecord
 from weightsync_agent.drivers.background import Background
+from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_coordinator import SourceCoordinator
 from weightsync_agent.drivers.source_publish import Part, Publish, Publishes, Shard, cut_part, told
 from weightsync_agent.drivers.source_runner import SourceRunner
-from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Pairing
 from weightsync_agent.peers.client import PeerClient
@@ -45,7 +45,7 @@ class SourceRank:
         pairing: StateFile[Pairing],
         count: int,
         start: Callable[[str], Awaitable[TransferWorker]],
-        term: SourceTerm,
+        term: KeptTerm,
     ) -> None:
         self.who = who
         self.writer = WriterId(uid=uid, rank=who.rank)

@@ -14,11 +14,11 @@ from weightsync.wire.v1 import Accepted, OrderEnd, ShardDigests, SyncOrder, Writ
 from weightsync_agent.arenas.files import SourceArenas
 from weightsync_agent.arenas.record import SealedRecord
 from weightsync_agent.drivers.background import Background
+from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.route_runner import RouteRunner, RouteTask
 from weightsync_agent.drivers.route_writes import RouteWrites
 from weightsync_agent.drivers.source_coordinator import SourceCoordinator
 from weightsync_agent.drivers.source_publish import Publishes
-from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.drivers.source_workers import SourceWorkers
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import source_events as s
@@ -45,7 +45,7 @@ class SourceRunner:
         coordinator: SourceCoordinator,
         client: PeerClient,
         start: Callable[[str], Awaitable[TransferWorker]],
-        term: SourceTerm,
+        term: KeptTerm,
     ) -> None:
         self.machine = Source(f"rank {writer.rank} of {writer.uid}", count, term.fence())
         self.workers = SourceWorkers(f"source-{writer.rank}", start, lambda lane: self.feed(s.LaneDead(lane)))

@@ -25,8 +25,8 @@ from weightsync.wire.v1 import (
 )
 from weightsync_agent.arenas.files import SourceArenas
 from weightsync_agent.arenas.sizing import Room
+from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.source_rank import SourceRank
-from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.journal.file import PairingFile
 from weightsync_agent.transfer.supervisor import TransferWorker
 
@@ -91,7 +91,7 @@ class Rank:
             count=1,
             start=self._start,
             pairing=PairingFile.within(folder, 0),
-            term=SourceTerm(folder, 0),
+            term=KeptTerm(folder, "0"),
         )
 
     async def _program(self, digest: str) -> Any:

@@ -26,8 +26,8 @@ from weightsync.wire.v1 import (
 )
 from weightsync_agent.arenas.files import SourceArenas
 from weightsync_agent.arenas.sizing import Room
+from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.source_rank import SourceRank
-from weightsync_agent.drivers.source_term import SourceTerm
 from weightsync_agent.journal.file import PairingFile
 from weightsync_agent.protocol.replica import Replica
 from weightsync_agent.transfer.supervisor import DIED, STALLED, STOPPED
@@ -166,7 +166,7 @@ class World:
             programs=programs,
             arenas=self.arenas,
             pairing=PairingFile.within(folder, 0),
-            term=SourceTerm(folder, 0),
+            term=KeptTerm(folder, "0"),
             count=arenas,
             start=start,
         )

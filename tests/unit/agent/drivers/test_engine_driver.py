@@ -642,3 +642,17 @@ async def test_a_commit_that_waited_while_another_term_began_is_refused(tmp_path
     assert caught.value.reason == "StaleTerm"
     assert world.engine.calls == []
     await world.driver.close()
+
+
+async def test_a_term_outlives_the_engines_agent(tmp_path: Path) -> None:
+    """It was seen in a handshake only: after the agent's restart the coordinator before it is still refused."""
+    world = World(tmp_path)
+    await world.seen()
+    await world.driver.grant(grant_request().model_copy(update={"term": 2, "coordinator": "d"}))
+    await world.driver.close()
+    again = World(tmp_path)
+    await again.seen()
+    with pytest.raises(Refused) as caught:
+        await again.driver.grant(grant_request())
+    assert caught.value.reason == "StaleTerm"
+    await again.driver.close()

@@ -1,6 +1,6 @@
-"""The highest term that a source rank has seen, on disk before an order of it is answered.
+"""The highest term that a source rank or an engine has seen, on disk before a request of it is answered.
 
-A source that forgot it with a restart would take an order of a coordinator that has been replaced.
+An agent that forgot it with a restart would obey a coordinator that has been replaced.
 """
 
 from pathlib import Path
@@ -24,19 +24,19 @@ class TermSeen(Record):
     coordinator: str = ""
 
 
-class SourceTerm:
-    """One rank's file in the volume."""
+class KeptTerm:
+    """One file in the volume. name: the source rank's number, or "engine"."""
 
-    def __init__(self, directory: Path, rank: int) -> None:
-        self._file = StateFile(directory / f"term-{rank}", TermSeen)
+    def __init__(self, directory: Path, name: str) -> None:
+        self._file = StateFile(directory / f"term-{name}", TermSeen)
         self._kept: TermSeen | None = None
 
     def fence(self) -> Fence:
-        """As it was left; a file that cannot be read counts as none, for a fence that is too high takes no order."""
+        """As it was left; a file that cannot be read counts as none, for a fence that is too high obeys nobody."""
         try:
             self._kept = self._file.read()
         except InputError as error:
-            log.warning("the last term cannot be read; the next order tells it", why=str(error))
+            log.warning("the last term cannot be read; the next request tells it", why=str(error))
         return Fence(self._kept.term, self._kept.coordinator) if self._kept is not None else Fence()
 
     def keep(self, fence: Fence) -> None:
