@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from weightsync.errors import EngineError
 from weightsync_agent.drivers.commit_steps import check_readback
 from weightsync_agent.drivers.ranks import EngineRanks
-from weightsync_agent.engines.base import ArenaRef, EngineAdapter
+from weightsync_agent.engines.base import EngineAdapter
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import BASE, Journal, JournalState
 from weightsync_agent.protocol.engine_leader import NOT_CERTIFIED
@@ -39,7 +39,7 @@ class Certificate:
         arenas = {rank: await target.lend() for rank, target in self._ranks.targets.items()}
         for rank, arena in arenas.items():
             arena.fill(grants[rank])
-        await self._adapter.snapshot(self._refs(grants))
+        await self._adapter.snapshot(self._ranks.bases(grants))
         for rank, arena in arenas.items():
             arena.seal(grants[rank], BASE)
         self.touched = True
@@ -63,7 +63,7 @@ class Certificate:
         return await self._apply({rank: header.grant for rank, header in headers.items()})
 
     async def _apply(self, grants: Mapping[int, str]) -> str:
-        refs = self._refs(grants)
+        refs = self._ranks.bases(grants)
         try:
             for _ in range(TIMES):
                 await self._adapter.apply(refs)
@@ -77,6 +77,3 @@ class Certificate:
         for target in self._ranks.targets.values():
             await target.returned()
         return ""
-
-    def _refs(self, grants: Mapping[int, str]) -> tuple[ArenaRef, ...]:
-        return self._ranks.bases(grants, BASE.root)

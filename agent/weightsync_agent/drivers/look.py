@@ -26,7 +26,7 @@ from weightsync_agent.protocol.engine_leader import Seen
 
 
 class Look:
-    """What one agent needs to look at its engine. unreadable: why the journal could not be read."""
+    """What one agent needs to look at its engine."""
 
     def __init__(self, adapter: EngineAdapter, journal: StateFile[Journal], ranks: EngineRanks) -> None:
         self._adapter = adapter

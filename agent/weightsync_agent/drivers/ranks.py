@@ -13,10 +13,8 @@ from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.engines.base import ArenaRef
-from weightsync_agent.journal.records import Journal
+from weightsync_agent.journal.records import BASE, Journal
 from weightsync_agent.volume import Volume
-
-NO_ROOT = "0" * 64
 
 
 class EngineRanks:
@@ -84,14 +82,16 @@ class EngineRanks:
             incarnation=self.lives.get(rank, ""),
         )
 
-    def bases(self, grants: Mapping[int, str], root: str) -> tuple[ArenaRef, ...]:
+    def bases(self, grants: Mapping[int, str]) -> tuple[ArenaRef, ...]:
         """Each rank's first arena, which a certification uses under a grant of its own."""
-        return tuple(self._ref(self.targets[rank].arenas[0], grant, root) for rank, grant in sorted(grants.items()))
+        return tuple(
+            self._ref(self.targets[rank].arenas[0], grant, BASE.root) for rank, grant in sorted(grants.items())
+        )
 
     def pinned(self) -> list[list[ArenaRef]]:
         """Every arena, in rounds of one for each rank."""
         return [
-            [self._ref(target.arenas[index], NO_GRANT, NO_ROOT) for _, target in sorted(self.targets.items())]
+            [self._ref(target.arenas[index], NO_GRANT, BASE.root) for _, target in sorted(self.targets.items())]
             for index in range(self._arenas)
         ]
 

@@ -7,6 +7,7 @@ import structlog
 
 from weightsync.announcement import SourceRank as SourceRankRecord
 from weightsync.buckets import Bucket
+from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, WeightSyncError
 from weightsync.plan import Plan
@@ -148,20 +149,22 @@ class SourceRank:
         names = frozenset(report.names)
         for digest, part in publish.parts.items():
             if digest not in self._shards:
-                mine = names & {tensor.name for tensor in part.program.tensors}
-                self._shards[digest] = Shard(await self._coordinator.names(self.who, digest, mine), names)
+                self._shards[digest] = await self._tell_names(part.program, names)
         publish.check()
         return local.NamesReply(replicas=self._replicas(publish))
+
+    async def _tell_names(self, program: CopyProgram, names: frozenset[str]) -> Shard:
+        """Which of the stage's names it owns of a program."""
+        mine = names & {tensor.name for tensor in program.tensors}
+        return Shard(await self._coordinator.names(self.who, program.digest, mine), names)
 
     async def _retell(self, life: str) -> None:
         """The coordinator began a new life: it knows no names, and a source that restarts needs everybody's."""
         try:
             for digest, shard in list(self._shards.items()):
-                program = await self._programs.get(digest)
-                mine = shard.names & {tensor.name for tensor in program.tensors}
-                owned = await self._coordinator.names(self.who, digest, mine)
+                again = await self._tell_names(await self._programs.get(digest), shard.names)
                 if self._shards.get(digest) is shard:
-                    self._shards[digest] = Shard(owned, shard.names)
+                    self._shards[digest] = again
         except BaseException:
             if self._told_life == life:
                 self._told_life = ""  # the next publish tells them

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from weightsync.arena import Arena, ArenaState
+from weightsync.arena import Arena
 from weightsync.buckets import needed
 from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
@@ -98,11 +98,6 @@ class TargetArena:
         return JournalRank(
             rank=self.program.rank, program=self.program.digest, arena=self.path.name, buckets=self.verified()
         )
-
-    @property
-    def sealed(self) -> bool:
-        """Its bytes are a version."""
-        return self.arena.header.state is ArenaState.SEALED
 
     def close(self) -> None:
         """Drop mapping and lock; the file stays."""

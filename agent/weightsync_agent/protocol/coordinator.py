@@ -353,7 +353,6 @@ class Coordinator(Machine[CoordinatorState]):
         actions: list[object] = []
         for member in sync.live(MemberState.STAGED)[: sync.room(now, self.stall_seconds)]:
             member.state, member.committing_at = MemberState.COMMITTING, now
-            member.commit_until = now + COMMIT_SECONDS
             actions.append(self._send_commit(sync, member, now))
         if not sync.live(MemberState.STAGING, MemberState.STAGED, MemberState.COMMITTING):
             return self._finish(now)
@@ -367,7 +366,7 @@ class Coordinator(Machine[CoordinatorState]):
     def _send_commit(self, sync: Sync, member: Member, now: float) -> e.SendCommit:
         member.commit_tries += 1
         member.retry_at = None
-        timeout = max(1.0, member.commit_until - now)
+        timeout = max(1.0, member.committing_at + COMMIT_SECONDS - now)
         return e.SendCommit(member.engine, sync.commit_request(member, sync.term, self.uid), timeout)
 
     def _committed(self, event: e.CommitDone, now: float) -> list[object]:
@@ -393,7 +392,7 @@ class Coordinator(Machine[CoordinatorState]):
         if sync is None:
             return []
         member = sync.members[event.engine]
-        if event.retryable and now < member.commit_until:
+        if event.retryable and now < member.committing_at + COMMIT_SECONDS:
             member.retry_at = now + backoff(member.commit_tries)
             return []
         sync.out(member, "Failed", event.reason, event.message)
@@ -546,7 +545,7 @@ class Coordinator(Machine[CoordinatorState]):
             return []
         again: list[object] = []
         for member in sync.live(MemberState.COMMITTING):
-            if now > member.commit_until + COMMIT_GRACE:
+            if now > member.committing_at + COMMIT_SECONDS + COMMIT_GRACE:
                 sync.out(member, "Failed", "CommitUnanswered", f"{member.engine.name} did not answer its commit")
             elif member.retry_at is not None and member.retry_at <= now:
                 again.append(self._send_commit(sync, member, now))

@@ -45,7 +45,6 @@ class Member:
     staged_at: float = 0.0
     commit_tries: int = 0
     committing_at: float = 0.0
-    commit_until: float = 0.0
     retry_at: float | None = None
     nbytes: int = 0
 
