@@ -84,6 +84,11 @@ chaos: ## Make every part fail in a running world; writes build/chaos/report.jso
 	@$(PYTHON) tools/setup libraries env light
 	$(BIN)/python tools/chaos $(ARGS)
 
+.PHONY: chaos-node
+chaos-node: ## Make every part fail on the local node, under a kubelet (root); writes build/chaos/node.json
+	@$(PYTHON) tools/setup all
+	$(BIN)/python tools/chaos --node $(ARGS)
+
 .PHONY: simulate
 simulate: env ## Simulate the protocol with all faults: make simulate SCHEDULES=n SEED=s; writes build/simulate
 	$(BIN)/python -m tools.simulate --schedules $(SCHEDULES) --seed $(SEED) $(ARGS)

@@ -17,6 +17,8 @@ from rich.table import Table
 
 from tools.chaos import cases, judging
 from tools.chaos.cases import Case, Setting
+from tools.chaos.node import cases as node_cases
+from tools.chaos.node import run as node_run
 from tools.chaos.running import Trial, clean_publish
 from tools.chaos.scenarios import SCENARIOS
 from tools.chaos.site import STALL, Site
@@ -111,13 +113,27 @@ def table(trials: Sequence[Trial]) -> Table:
     return made
 
 
+def on_node(only: str, *, listed: bool) -> int:
+    """The trials of tools/chaos/node. Exit status as main's."""
+    if listed:
+        print("\n".join(case.id for case in node_cases.table() if only in case.id))
+        return 0
+    if os.geteuid() != 0:
+        sys.stderr.write("the local node needs root\n")
+        return 2
+    return node_run.run(only, BUILD.parent)
+
+
 def main(arguments: list[str]) -> int:
     """Exit status: 0 where every bound holds, 1 where one is broken, 2 where no case was chosen."""
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--only", default="", metavar="SUBSTRING", help="cases whose id holds it")
     parser.add_argument("--list", action="store_true", help="print the ids and end")
     parser.add_argument("--seed", type=int, default=None, help="run the cases in a random order")
+    parser.add_argument("--node", action="store_true", help="the cases on the local node instead (root)")
     options = parser.parse_args(arguments)
+    if options.node:
+        return on_node(options.only, listed=options.list)
     chosen = [case for case in cases.table() if options.only in case.id]
     if os.geteuid() != 0:
         left_out = [case for case in chosen if case.setting is Setting.PODS]

@@ -34,6 +34,11 @@ class Client:
         """Let `alias` mean the image called `name`, whatever it meant before."""
         self._checked("images", "tag", "--force", name, alias)
 
+    def processes(self) -> dict[str, int]:
+        """The first process of each running container: container id -> process id of the host."""
+        rows = [line.split() for line in self._checked("tasks", "ls").splitlines()[1:]]
+        return {name: int(pid) for name, pid, state in rows if state == "RUNNING"}
+
     def _checked(self, *words: str) -> str:
         answer = self._run(*words)
         if answer.returncode != 0:

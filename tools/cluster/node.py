@@ -114,6 +114,18 @@ def runtime_client() -> containers.Client:
     return containers.Client(Path(record.argv[0]).with_name("ctr"), layout.containerd_socket)
 
 
+def process(name: str) -> int:
+    """Process id of one of the node's programs, such as ``kube-apiserver``.
+
+    Raises:
+        ClusterError: it does not run.
+    """
+    record = processes.Keeper(places.node().records).records().get(name)
+    if record is None or not processes.is_alive(record):
+        raise ClusterError(f"{name} does not run; `python3 tools/cluster status` says what does")
+    return record.pid
+
+
 def client(layout: Layout) -> Client:
     """The administrator's client."""
     authority = Authority(layout.pki)
