@@ -26,6 +26,19 @@ NODE = (
     "util-linux",
 )
 IMAGES = ("buildah", "debootstrap", "gcc", "libc6-dev")
+# For tests over real verbs in emulated guests: not part of ALL, as only those need them.
+GUEST = (
+    *TRANSFER,
+    "busybox-static",
+    "cpio",
+    "ibverbs-utils",
+    "iproute2",
+    "kmod",
+    "nftables",
+    "qemu-system-x86",
+    "rdma-core",
+    "util-linux",
+)
 ALL = (*TRANSFER, *PYTHON, *NODE, *IMAGES)
 
 
@@ -64,6 +77,11 @@ def install(packages: Sequence[str] = ALL) -> None:
         commands.run(["apt-get", "update"], log, extra_env=quiet)
         commands.run(["apt-get", "install", "-y", "--no-install-recommends", *wanted], log, extra_env=quiet)
         step.end(f"installed {len(wanted)}")
+
+
+def install_guest() -> None:
+    """Install what boots guests with a soft-RoCE device."""
+    install(GUEST)
 
 
 def install_libraries() -> None:

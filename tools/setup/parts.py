@@ -32,14 +32,15 @@ def _images() -> None:
 PARTS: dict[str, tuple[Callable[[], object], str]] = {
     "debian": (debian.install, "Debian packages (as root)"),
     "libraries": (debian.install_libraries, "the shared libraries of Mooncake only (as root, where missing)"),
+    "guest": (debian.install_guest, "Debian packages for tests over real verbs in guests (as root)"),
     "env": (lambda: environment.prepare(ROOT), "the development environment, linked as .venv"),
     "light": (_light, "etcd and kube-apiserver, for integration tests"),
     "binaries": (_binaries, "every program of the local cluster, and helm"),
     "images": (_images, "the images (as root)"),
     "examples-env": (lambda: examples_env.prepare(ROOT), "the packages that the example pods mount (as root)"),
 }
-# Parts of other parts, for those who need no more: `all` leaves them out.
-SUBSETS = ("libraries", "light")
+# What `all` leaves out: parts of other parts, for those who need no more, and what `make rdma-test` alone needs.
+SUBSETS = ("libraries", "guest", "light")
 
 
 def main(arguments: Sequence[str]) -> int:
