@@ -59,12 +59,12 @@ def merge(spans: Iterable[Extent], gap: int = ALIGNMENT) -> list[Extent]:
 
 def shard(program: CopyProgram, names: frozenset[str]) -> list[Extent]:
     """The extents that the tensors ``names`` fill."""
-    return merge(piece.span for tensor in program.tensors if tensor.name in names for piece in tensor.pieces)
+    return merge(span for tensor in program.tensors if tensor.name in names for span in program.spans(tensor))
 
 
 def needed(program: CopyProgram) -> list[Extent]:
     """The extents that all stages together must fill: every byte that some tensor goes to, no padding."""
-    return merge((piece.span for tensor in program.tensors for piece in tensor.pieces), gap=1)
+    return merge((span for tensor in program.tensors for span in program.spans(tensor)), gap=1)
 
 
 def first_gap(runs: Iterable[Extent], expected: Sequence[Extent]) -> Extent | None:
@@ -90,7 +90,7 @@ def assign(program: CopyProgram, stages: Mapping[int, frozenset[str]]) -> dict[i
     owner: dict[str, int] = {}
     for stage in sorted(stages, reverse=True):
         owner.update(dict.fromkeys(stages[stage], stage))
-    needed = [tensor.name for tensor in program.tensors if tensor.pieces]
+    needed = [tensor.name for tensor in program.tensors if tensor.pieces or tensor.name in program.loaded]
     missing = [name for name in needed if name not in owner]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -98,7 +98,7 @@ def assign(program: CopyProgram, stages: Mapping[int, frozenset[str]]) -> dict[i
             f"no trainer stage publishes {', '.join(missing[:3])}{more}, which rank {program.rank} needs: "
             f"stages {sorted(stages)} must together yield every tensor of the checkpoint"
         )
-    for group in program.together:
+    for group in (*program.together, *(each.tensors for each in program.by_loading)):
         if len({owner[name] for name in group}) > 1:
             raise CoverageError(f"{' and '.join(group)} must be published by the same stage: they load together")
     owned = {s: frozenset(name for name in needed if owner[name] == s) for s in stages}

@@ -1,98 +1,120 @@
 """The copy program: which region of which checkpoint tensor goes to which bytes of a layout. Plain data, pure."""
 
 import hashlib
+import json
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from weightsync.bounds import DIMENSIONS, MANY, Offset, Rank
-from weightsync.layout import ITEMSIZE, Layout
+from weightsync.bounds import MANY, Rank
+from weightsync.convert.series import AsCopies, Copies, Piece, TensorCopies
+from weightsync.layout import Layout
 from weightsync.records import Record
 
-Index = Offset
-Dimensions = Field(max_length=DIMENSIONS)
+__all__ = ["ByLoading", "CopyProgram", "Piece", "TensorCopies"]
+
+Extent = tuple[int, int]
 
 
-class Piece(Record):
-    """One strided copy: a box of the checkpoint tensor into the arena.
+class ByLoading(Record):
+    """Parameters that no copy makes: the engine's own ``load_weights`` computes them (convert/fallback.py).
 
-    box: (start, stop) for each dimension of the tensor; offset: byte of the arena's payload where the box's
-    first element lands; strides: bytes between neighbours along each dimension there (a transposed
-    parameter has them permuted); dtype: of the destination, a cast if the tensor's is another.
+    tensors: the checkpoint tensors that must go into one call, in its order; parameters: all that the call writes,
+    each wholly; reason: why they are no copy, in a sentence.
     """
 
-    box: Annotated[tuple[tuple[Index, Index], ...], Dimensions]
-    offset: Index
-    strides: Annotated[tuple[Index, ...], Dimensions]
-    dtype: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extent of the box along each dimension."""
-        return tuple(stop - start for start, stop in self.box)
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """[first, last) byte of the payload that the copy can touch."""
-        reach = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
-        return self.offset, self.offset + reach + ITEMSIZE[self.dtype]
-
-
-class TensorCopies(Record):
-    """All copies out of one checkpoint tensor. An empty list of pieces: the rank does not hold that tensor."""
-
-    name: Annotated[str, Field(min_length=1, max_length=1024)]
-    dtype: str
-    shape: Annotated[tuple[Index, ...], Dimensions]
-    pieces: Annotated[tuple[Piece, ...], MANY]
+    tensors: Annotated[tuple[str, ...], Field(min_length=1), MANY]
+    parameters: Annotated[tuple[str, ...], Field(min_length=1), MANY]
+    reason: Annotated[str, Field(max_length=1024)]
 
 
 class CopyProgram(Record):
     """How one engine rank's replica is made. The layout is part of it, so a program stands alone.
 
-    tensors are in checkpoint order; together: names that must be given to the same publish.
+    tensors: of the whole checkpoint, each once; together: names that must be given to the same publish;
+    by_loading: what is no copy, and engine: what a replica of the engine's rank is built from for it (JSON text that
+    replicas/ reads); origin: where the program comes from, for messages.
     """
 
     format: Literal[1] = 1
     rank: Rank = 0
     layout: Layout
-    tensors: Annotated[tuple[TensorCopies, ...], MANY]
+    tensors: Annotated[Sequence[TensorCopies], AsCopies]
     together: Annotated[tuple[tuple[str, ...], ...], MANY] = ()
+    by_loading: Annotated[tuple[ByLoading, ...], MANY] = ()
+    engine: str = ""
+    origin: Annotated[str, Field(max_length=512)] = ""
+
+    @property
+    def copies(self) -> Copies:
+        """The tensors as series."""
+        if not isinstance(self.tensors, Copies):
+            raise TypeError("the tensors of a program that was not validated")
+        return self.tensors
 
     @model_validator(mode="after")
     def _inside(self) -> "CopyProgram":
         names = set[str]()
-        for tensor in self.tensors:
-            if tensor.name in names:
-                raise ValueError(f"tensor {tensor.name} appears twice")
-            names.add(tensor.name)
-            if tensor.dtype not in ITEMSIZE:
-                raise ValueError(f"tensor {tensor.name}: dtype {tensor.dtype!r} is not known")
-            for piece in tensor.pieces:
-                self._check(tensor, piece)
-        for group in self.together:
-            missing = [name for name in group if name not in names]
-            if missing:
-                raise ValueError(f"together names {missing[0]}, which is no tensor of the program")
+        for series in self.copies.series:
+            if problem := series.problem(self.layout.nbytes):
+                raise ValueError(problem)
+            for name in series.names():
+                if name in names:
+                    raise ValueError(f"tensor {name} appears twice")
+                names.add(name)
+        for what, groups in (("together", self.together), ("byLoading", tuple(g.tensors for g in self.by_loading))):
+            missing = next((name for group in groups for name in group if name not in names), None)
+            if missing is not None:
+                raise ValueError(f"{what} names {missing}, which is no tensor of the program")
+        if self.by_loading:
+            self._check_loading()
         return self
 
-    def _check(self, tensor: TensorCopies, piece: Piece) -> None:
-        where = f"tensor {tensor.name}, piece at {piece.offset}"
-        if len(piece.box) != len(tensor.shape) or len(piece.strides) != len(tensor.shape):
-            raise ValueError(f"{where}: {len(tensor.shape)} dimensions expected")
-        if piece.dtype not in ITEMSIZE:
-            raise ValueError(f"{where}: dtype {piece.dtype!r} is not known")
-        for (start, stop), extent in zip(piece.box, tensor.shape, strict=True):
-            if not start < stop <= extent:
-                raise ValueError(f"{where}: [{start}, {stop}) is no region of {tensor.shape}")
-        size = ITEMSIZE[piece.dtype]
-        if piece.offset % size or any(stride % size for stride in piece.strides):
-            raise ValueError(f"{where}: offset or strides are not multiples of {piece.dtype}'s {size} bytes")
-        if piece.span[1] > self.layout.nbytes:
-            raise ValueError(f"{where}: reaches byte {piece.span[1]} of a payload of {self.layout.nbytes}")
+    def _check_loading(self) -> None:
+        if not self.engine:
+            raise ValueError("byLoading without engine: nothing says of what its replica is built")
+        fed, written = set[str](), set[str]()
+        known = {parameter.name for parameter in self.layout.parameters}
+        for group in self.by_loading:
+            for name in group.parameters:
+                if name not in known or name in written:
+                    how = "is written by two groups" if name in written else "is no parameter of the layout"
+                    raise ValueError(f"byLoading names {name}, which {how}")
+                written.add(name)
+            if twice := next((name for name in group.tensors if name in fed), None):
+                raise ValueError(f"byLoading loads tensor {twice} twice")
+            fed.update(group.tensors)
+        if both := next((t.name for t in self.tensors if t.pieces and t.name in fed), None):
+            raise ValueError(f"tensor {both} is both copied and loaded")
+
+    @cached_property
+    def loaded(self) -> dict[str, ByLoading]:
+        """By the name of each tensor that is not copied: its group."""
+        return {name: group for group in self.by_loading for name in group.tensors}
+
+    @cached_property
+    def _places(self) -> dict[str, Extent]:
+        return {p.name: (p.offset, p.offset + p.nbytes) for p in self.layout.parameters if p.nbytes}
+
+    def written(self, group: ByLoading) -> list[Extent]:
+        """The bytes of the payload that loading the group writes."""
+        return [self._places[name] for name in group.parameters if name in self._places]
+
+    def spans(self, tensor: TensorCopies) -> list[Extent]:
+        """The bytes of the payload that giving the tensor fills; of a tensor that is loaded, all of its group's."""
+        if tensor.pieces:
+            return [piece.span for piece in tensor.pieces]
+        group = self.loaded.get(tensor.name)
+        return self.written(group) if group else []
 
     @cached_property
     def digest(self) -> str:
-        """16 bytes of blake2b over layout and copies, in hex: the identity of a rank's replica."""
-        return hashlib.blake2b(self.canonical(), digest_size=16).hexdigest()
+        """16 bytes of blake2b over layout and copies, in hex: the identity of a rank's replica.
+
+        Wherever the program comes from: two engines whose replicas are made alike share one.
+        """
+        table = self.model_dump(mode="json", exclude={"origin"}, exclude_defaults=True)
+        text = json.dumps(table, sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
