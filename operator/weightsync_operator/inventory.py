@@ -1,5 +1,6 @@
 """The inventory file: which agents there are where no Kubernetes says so. Pure but for reading the file."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,16 +14,20 @@ from weightsync.plan import Name, Plan, Strategy, Transfer, Uid
 from weightsync.records import Record, first_problem
 from weightsync_operator.planning import membership, sources
 from weightsync_operator.planning.compose import Wish, compose
-from weightsync_operator.planning.grouping import group
+from weightsync_operator.planning.grouping import Grouping, group
 from weightsync_operator.planning.membership import Membership
 from weightsync_operator.planning.pods import Pod
 from weightsync_operator.planning.sources import Sources
 
+_ENGINE = "engine"  # stands for a label of pods
+
 
 class Agent(Record):
-    """One agent. uid: as the agent itself was told; address: host:port of its HTTP API."""
+    """One agent. uid: as the agent itself was told; address: host:port of its HTTP API; engine: the name that all
+    agents of one engine share, where it is of several pods."""
 
     uid: Uid
+    engine: Annotated[str, Field(max_length=253)] = ""
     address: Annotated[str, Field(pattern=r"^[^\s/]+:[0-9]{1,5}$", max_length=256)]
     role: Literal["trainer", "engine"]
 
@@ -73,7 +78,7 @@ def draft(inventory: Inventory, heard: dict[str, Announcement], previous: Plan |
     """Plan an inventory as the operator plans pods. heard: uid -> the newest announcement."""
     pods = {role: _pods(inventory, role, heard) for role in ("trainer", "engine")}
     trainers = sources.gather(pods["trainer"], "role: trainer of the inventory")
-    engines = membership.judge(group(pods["engine"]))
+    engines = membership.judge(group(pods["engine"], Grouping("Label", _ENGINE)))
     wish = Wish(
         name=inventory.name,
         initial_gate=inventory.initial_gate,
@@ -87,10 +92,12 @@ def draft(inventory: Inventory, heard: dict[str, Announcement], previous: Plan |
 def _pods(inventory: Inventory, role: str, heard: dict[str, Announcement]) -> list[Pod]:
     return [
         Pod(
+    together = Counter(agent.engine or agent.uid for agent in inventory.agents if agent.role == role)
             namespace="", name=agent.uid, uid=agent.uid, created=f"{index:09d}",
             # The inventory's address is the one that is known to answer from here.
             announcement=heard[agent.uid].model_copy(update={"address": agent.address})
             if agent.uid in heard else None,
         )
         for index, agent in enumerate(inventory.agents) if agent.role == role
+            labels={_ENGINE: agent.engine or agent.uid}, size=together[agent.engine or agent.uid],
     ]  # fmt: skip

@@ -13,9 +13,11 @@ from weightsync import names
 from weightsync.announcement import Announcement
 from weightsync.api.v1alpha1.status import WeightSyncStatus
 from weightsync.api.v1alpha1.weightsync import WeightSyncSpec
+from weightsync.bounds import MOST_RANKS
 from weightsync.errors import InputError
 from weightsync.records import first_problem
 from weightsync.report import Report
+from weightsync_operator.planning.grouping.workloads import LWS
 from weightsync_operator.planning.ownership import Claim
 from weightsync_operator.planning.pods import Pod
 
@@ -72,7 +74,8 @@ def pod(raw: Raw) -> Pod:
     """A pod's record. An annotation that cannot be read is a problem that conditions name, no error here."""
     meta, status = raw["metadata"], raw.get("status", {})
     annotations = meta.get("annotations") or {}
-    announcement, problem = None, ""
+    size, problem = _size(annotations)
+    announcement = None
     if names.ANNOUNCEMENT in annotations:
         try:
             announcement = Announcement.read(annotations[names.ANNOUNCEMENT], f"annotation {names.ANNOUNCEMENT}")
@@ -90,7 +93,28 @@ def pod(raw: Raw) -> Pod:
         announcement=announcement,
         problem=problem,
         report=_report(annotations.get(names.REPORT)),
+        size=size,
+        node=raw.get("spec", {}).get("nodeName", ""),
+        gated=_gated(raw),
     )
+
+
+def _size(annotations: Mapping[str, str]) -> tuple[int, str]:
+    """Of how many pods the engine is, and why that cannot be read. What the user wrote comes before the workload."""
+    for key in (names.ENGINE_PODS, f"{LWS}/size"):
+        text = annotations.get(key, "")
+        if text.isdecimal() and 0 < int(text) <= MOST_RANKS:
+            return int(text), ""
+        if text:
+            return 0, f"annotation {key}: {text[:64]!r} is no number of pods: write how many are one engine"
+    return 0, ""
+
+
+def _gated(raw: Raw) -> bool:
+    """Whether the pod waits for nothing but our gate: then what waits for the pod to be Ready waits for us."""
+    truth = {c["type"]: c["status"] for c in raw.get("status", {}).get("conditions") or []}
+    gates = {gate["conditionType"] for gate in raw.get("spec", {}).get("readinessGates") or []}
+    return names.GATE in gates and truth.get(names.GATE) != "True" and truth.get("ContainersReady") == "True"
 
 
 def _report(text: str | None) -> Report | None:

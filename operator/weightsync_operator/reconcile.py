@@ -20,7 +20,7 @@ from weightsync_operator.planning import changes, membership, notices, slicing, 
 from weightsync_operator.planning.changes import Changes
 from weightsync_operator.planning.compose import Wish, compose
 from weightsync_operator.planning.facts import Facts, report_in_force
-from weightsync_operator.planning.grouping import group
+from weightsync_operator.planning.grouping import Grouping, group
 from weightsync_operator.planning.ownership import Claim, own
 from weightsync_operator.planning.selectors import describe
 from weightsync_operator.planning.slicing import Slice
@@ -97,7 +97,8 @@ class Reconciler:
         rivals = [other.claim for other in self._store.siblings(seen)]
         owned = own(claim, [rival for rival in rivals if rival is not None], self._store.pods_of(seen.namespace))
         trainers = sources.gather(owned.trainers, describe(claim.trainer))
-        engines = membership.judge(group(owned.rollouts))
+        asked = spec.rollout.group
+        engines = membership.judge(group(owned.rollouts, Grouping(asked.by, asked.key)))
         changed = published.lost or seen.status.observed_generation != seen.generation
         wish = _wish(seen.key, spec, changed=changed)
         plan = compose(wish, trainers, engines.members, published.plan)

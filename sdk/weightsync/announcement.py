@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from weightsync.bounds import Rank, Ranks
+from weightsync.bounds import LARGEST, MOST_RANKS, Rank, Ranks
 from weightsync.records import WireRecord
 from weightsync.version import Hex32
 
@@ -32,6 +32,7 @@ class Announcement(WireRecord):
 
     address: host:port of the agent's HTTP API; incarnation: one life of the engine's process (empty for a
     trainer, or while the engine does not run); ready: a source has its Publishers, a target its engine's token.
+    Where a number is 0 or a digest is empty, the agent does not know it, or is too old to say.
     """
 
     format: Literal[1] = 1
@@ -40,4 +41,8 @@ class Announcement(WireRecord):
     ready: bool = False
     targets: Annotated[tuple[TargetRank, ...], Field(max_length=64)] = ()
     sources: Annotated[tuple[SourceRank, ...], Field(max_length=64)] = ()
+    engine_ranks: Annotated[int, Field(ge=0, le=MOST_RANKS)] = 0  # of the whole engine, other pods' included
+    checkpoint: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""  # names, dtypes, shapes its programs read
+    replica_bytes: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # of the largest of its ranks' layouts
+    room_bytes: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # that replicas may take together in a source's pod
     refused: Annotated[str, Field(max_length=1024)] = ""  # why this engine cannot be fed, in a sentence

@@ -15,6 +15,7 @@ SLICE_PLURAL: Final = "weightsyncslices"
 ANNOUNCEMENT: Final = f"{GROUP}/agent"  # annotation: what the agent says of itself (announcement.py)
 REPORT: Final = f"{GROUP}/report"  # annotation: the coordinator's report of the last sync (report.py)
 GATE: Final = f"{GROUP}/WeightsCurrent"  # readiness gate and pod condition
+ENGINE_PODS: Final = f"{GROUP}/engine-pods"  # annotation of the user's template: how many pods are one engine
 
 # On slices: which WeightSync they belong to.
 OWNER_LABEL: Final = f"{GROUP}/weightsync"

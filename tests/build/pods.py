@@ -76,6 +76,21 @@ def engine(
     )  # fmt: skip
 
 
+def shard(
+    name: str, ranks: tuple[int, ...], *, total: int = 0, labels: dict[str, str] | None = None, size: int = 0,
+    checkpoint: str = "",
+) -> Pod:  # fmt: skip
+    """A pod that holds these ranks of an engine of several pods. total: of ranks, as it announces."""
+    targets = tuple(TargetRank(rank=r, layout=LAYOUT, program=digest(f"program a {r}")) for r in ranks)
+    said = Announcement(
+        address=f"{name}:8960", ready=True, incarnation="life-1", targets=targets, engine_ranks=total,
+        checkpoint=checkpoint,
+    )  # fmt: skip
+    return Pod(
+        namespace="default", name=name, uid=f"uid-{name}", labels=labels or {}, announcement=said, size=size,
+    )  # fmt: skip
+
+
 def gathered(pods: Sequence[Pod]) -> Sources:
     """The trainer's side of those pods."""
     return sources.gather(pods, "app=trainer")

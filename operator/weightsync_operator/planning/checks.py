@@ -49,6 +49,12 @@ def no_targets(facts: Facts) -> Finding | None:
     )
 
 
+def ordered_startup(facts: Facts) -> Finding | None:
+    """Engines wait for pods that wait for them."""
+    found = [o.message for o in facts.membership.refused if o.reason == reasons.ORDERED_STARTUP]
+    return Finding(reasons.ORDERED_STARTUP, listing(found, 3)) if found and not facts.membership.members else None
+
+
 def targets_not_ready(facts: Facts) -> Finding | None:
     """Engines are there, none can be served."""
     if facts.membership.members:

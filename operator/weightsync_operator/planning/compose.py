@@ -6,6 +6,7 @@ from typing import Literal
 
 from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target, Transfer
 from weightsync_operator.planning import coordinator, mapping, term
+from weightsync_operator.planning.layouts import Member
 from weightsync_operator.planning.mapping import SourceKey, TargetKey, Wanted
 from weightsync_operator.planning.membership import Member
 from weightsync_operator.planning.sources import Sources
@@ -36,7 +37,7 @@ def compose(wish: Wish, sources: Sources, members: Sequence[Member], previous: P
         body = sources.pods
         engines = route(sources, members, previous)
         leader = coordinator.choose(previous.coordinator if previous else "", body)
-        number = term.next_term(previous, leader, coordinator.life(leader, body))
+        number = term.next_term(previous, leader, coordinator.life(leader, body), now)
     elif previous is not None:
         body, engines, leader, number = previous.sources, previous.engines, previous.coordinator, previous.term
     else:
@@ -111,10 +112,9 @@ def _engine(member: Member, routes: StageRoutes) -> Engine:
         targets.append(
             Target(uid=rank.pod.uid, pod=rank.pod.name, address=rank.address, rank=rank.target, routes=steps)
         )
-    leader = member.group.leader
     return Engine(
-        name=member.group.name,
-        leader=leader.uid,
+        name=member.name,
+        leader=member.leader.uid,
         address=member.address,
         incarnation=member.incarnation,
         targets=tuple(targets),

@@ -56,10 +56,17 @@ def _condition(chain: Chain, facts: Facts, before: Condition | None, now: str) -
     )
 
 
-PLAN_CHECKS: tuple[Check, ...] = (checks.sources_missing, checks.no_targets, checks.targets_not_ready)
+PLAN_CHECKS: tuple[Check, ...] = (
+    checks.sources_missing,
+    checks.no_targets,
+    checks.ordered_startup,
+    checks.targets_not_ready,
+)
 DEGRADED_CHECKS: tuple[Check, ...] = (
     checks.matched_twice,
     checks.refused(reasons.LAYOUTS_DIFFER),
+    checks.refused(reasons.ENGINE_INCONSISTENT),
+    checks.refused(reasons.ORDERED_STARTUP),
     checks.refused(reasons.ENGINE_REFUSED),
     checks.refused(reasons.ANNOUNCEMENT_UNREADABLE),
     checks.engines_failed,

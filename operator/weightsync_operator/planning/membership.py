@@ -1,53 +1,18 @@
 """Which engines take part in syncs, which wait, and which are refused and why. Pure.
 
-All engines of one WeightSync must hold the same parameters, rank by rank. Where they do not, the layout that most
-engines have is served, the older engine's among equals; the others are refused until they, or the majority, change.
-So one pod of a wrong image harms itself alone, and a rollout to a new layout turns over in its middle.
+An engine is whole when all its pods, and with them all its ranks, are there. What engines hold, layouts.py compares.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weightsync.announcement import TargetRank
-from weightsync_operator.planning import reasons
+from weightsync_operator.planning import layouts, reasons
 from weightsync_operator.planning.grouping import Group
-from weightsync_operator.planning.pods import Pod
+from weightsync_operator.planning.layouts import Member, Outsider, Rank
+from weightsync_operator.planning.pods import Pod, count, listing
 
-Signature = tuple[tuple[int, str], ...]  # (rank, layout digest) of every rank of an engine
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """An engine rank and the pod that holds it."""
-
-    pod: Pod
-    address: str
-    target: TargetRank
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An engine that takes part. ranks: by rank."""
-
-    group: Group
-    address: str
-    incarnation: str
-    ranks: tuple[Rank, ...]
-
-    @property
-    def signature(self) -> Signature:
-        """What must be equal among all engines."""
-        return tuple((rank.target.rank, rank.target.layout) for rank in self.ranks)
-
-
-@dataclass(frozen=True, slots=True)
-class Outsider:
-    """An engine that does not take part (yet)."""
-
-    engine: str
-    reason: str
-    message: str
+_WAITING = frozenset({reasons.TARGETS_NOT_READY, reasons.ENGINE_INCOMPLETE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,69 +31,126 @@ class Membership:
 
 def judge(groups: Sequence[Group]) -> Membership:
     """Engines, oldest first, into the three."""
-    members, waiting, refused = [], [], []
+    members: list[Member] = []
+    waiting: list[Outsider] = []
+    refused: list[Outsider] = []
     for group in groups:
         verdict = _judge_one(group)
         if isinstance(verdict, Member):
             members.append(verdict)
-        elif verdict.reason == reasons.TARGETS_NOT_READY:
-            waiting.append(verdict)
         else:
-            refused.append(verdict)
-    served, differing = _same_layout(members)
+            (waiting if verdict.reason in _WAITING else refused).append(verdict)
+    served, differing = layouts.compatible(members)
     return Membership(tuple(served), tuple(waiting), tuple(refused + differing))
 
 
 def _judge_one(group: Group) -> Member | Outsider:
-    ranks: list[Rank] = []
     for pod in group.pods:
         said = pod.announcement
         if pod.problem:
             return Outsider(group.name, reasons.ANNOUNCEMENT_UNREADABLE, f"pod {pod.name}: {pod.problem}")
+        if said is not None and said.refused:
+            return Outsider(group.name, reasons.ENGINE_REFUSED, f"pod {pod.name}: {said.refused}")
+    if group.problem:
+        return Outsider(group.name, reasons.ENGINE_INCONSISTENT, group.problem)
+    if len(group.pods) != (group.size or len(group.pods)):
+        return _pods_missing(group)
+    return _silent(group) or _whole(group)
+
+
+def _pods_missing(group: Group) -> Outsider:
+    pods = listing(pod.name for pod in group.pods)
+    there = f"engine {group.name} has {len(group.pods)} of its {group.size} pods ({pods})"
+    if len(group.pods) > group.size:
+        message = f"{there}: pods of several engines carry the same labels: give each engine labels of its own"
+        return Outsider(group.name, reasons.ENGINE_INCONSISTENT, message)
+    gated = next((pod for pod in group.pods if pod.gated), None)
+    if gated is not None:
+        # An engine that is not whole is never certified, so its gate never opens: nothing would ever move.
+        return Outsider(
+            group.name,
+            reasons.ORDERED_STARTUP,
+            f"{there}: pod {gated.name} waits at its readiness gate for the others, and they are made only once it "
+            "is Ready: set startupPolicy: LeaderCreated (LeaderWorkerSet) or podManagementPolicy: Parallel",
+        )
+    places = f": missing {listing(map(str, group.missing))}" if group.missing else ""
+    return Outsider(group.name, reasons.ENGINE_INCOMPLETE, f"{there}{places}")
+
+
+def _silent(group: Group) -> Outsider | None:
+    """The first pod of which something is not known yet."""
+    for pod in group.pods:
+        said = pod.announcement
         if said is None:
             return _wait(group, pod, "its agent has not announced itself")
-        if said.refused:
-            return Outsider(group.name, reasons.ENGINE_REFUSED, f"pod {pod.name}: {said.refused}")
         if not said.targets:
             return _wait(group, pod, "its engine has not described its parameters yet")
-        ranks.extend(Rank(pod, said.address, target) for target in said.targets)
-    leader = group.leader.announcement
-    if leader is None or not leader.incarnation or not leader.ready:
-        return _wait(group, group.leader, "its engine does not run yet")
+    for pod in group.pods:
+        said = pod.announcement
+        if said is None or not said.incarnation or not said.ready:
+            return _wait(group, pod, "its engine does not run yet")
+    return None
+
+
+def _whole(group: Group) -> Member | Outsider:
+    """The engine, if its pods' ranks are exactly its ranks."""
+    ranks: list[Rank] = []
+    totals: set[int] = set()
+    for pod in group.pods:
+        if (said := pod.announcement) is not None:
+            ranks.extend(Rank(pod, said.address, target) for target in said.targets)
+            totals.add(said.engine_ranks)
     ranks.sort(key=lambda rank: rank.target.rank)
-    return Member(group, leader.address, leader.incarnation, tuple(ranks))
+    lead = ranks[0].pod
+    if len(group.pods) > 1 or totals != {0}:
+        problem = _ranks_wrong(group, ranks, totals - {0})
+        if problem is not None:
+            return problem
+    said = lead.announcement
+    address, incarnation = (said.address, said.incarnation) if said is not None else ("", "")
+    checkpoint = said.checkpoint if said is not None else ""
+    return Member(group.name, lead, address, incarnation, tuple(ranks), checkpoint)
+
+
+def _ranks_wrong(group: Group, ranks: Sequence[Rank], totals: set[int]) -> Outsider | None:
+    """Which ranks are twice, missing, or too many, by the pods' names."""
+    twice = [rank for rank, number in Counter(rank.target.rank for rank in ranks).items() if number > 1]
+    if twice:
+        holders = listing(rank.pod.name for rank in ranks if rank.target.rank == twice[0])
+        message = (
+            f"engine {group.name}: rank {twice[0]} is announced by pods {holders}: where each pod is an engine of "
+            "its own, set spec.rollout.group.by: Pod"
+        )
+        return Outsider(group.name, reasons.ENGINE_INCONSISTENT, message)
+    if len(totals) > 1:
+        said = listing(f"{rank.pod.name} says {n}" for rank in ranks if (n := _total(rank.pod)))
+        message = f"engine {group.name}: its pods disagree about its number of ranks ({said}): start them alike"
+        return Outsider(group.name, reasons.ENGINE_INCONSISTENT, message)
+    if not totals and not group.size:
+        return Outsider(
+            group.name,
+            reasons.ENGINE_INCOMPLETE,
+            f"engine {group.name}: nothing says of how many pods it is: annotate its pods "
+            "weightsync.io/engine-pods with their number",
+        )
+    total = totals.pop() if totals else len(ranks)
+    there = {rank.target.rank for rank in ranks}
+    missing = [str(rank) for rank in range(total) if rank not in there]
+    if missing:
+        pods = listing(pod.name for pod in group.pods)
+        message = (
+            f"engine {group.name}: of its {count(total, 'rank')} missing: {listing(missing)}; there: pods {pods}"
+        )
+        return Outsider(group.name, reasons.ENGINE_INCOMPLETE, message)
+    if len(ranks) > total:
+        message = f"engine {group.name}: pod {ranks[-1].pod.name} announces rank {ranks[-1].target.rank} of {total}"
+        return Outsider(group.name, reasons.ENGINE_INCONSISTENT, f"{message}: start its pods alike")
+    return None
+
+
+def _total(pod: Pod) -> int:
+    return pod.announcement.engine_ranks if pod.announcement is not None else 0
 
 
 def _wait(group: Group, pod: Pod, why: str) -> Outsider:
     return Outsider(group.name, reasons.TARGETS_NOT_READY, f"pod {pod.name}: {why}")
-
-
-def _same_layout(members: Sequence[Member]) -> tuple[list[Member], list[Outsider]]:
-    counts = Counter(member.signature for member in members)
-    if len(counts) < 2:
-        return list(members), []
-    # Counter.most_common keeps the order of first sight among equals: the oldest engine's layout comes first.
-    served = counts.most_common(1)[0][0]
-    example = next(member for member in members if member.signature == served)
-    kept = [member for member in members if member.signature == served]
-    return kept, [_differing(m, example) for m in members if m.signature != served]
-
-
-def _differing(member: Member, example: Member) -> Outsider:
-    theirs, ours = dict(member.signature), dict(example.signature)
-    rank = next(r for r in sorted(theirs.keys() | ours.keys()) if theirs.get(r) != ours.get(r))
-    return Outsider(
-        member.group.name,
-        reasons.LAYOUTS_DIFFER,
-        f"rank {rank} of pod {_holder(member, rank)} has {_layout(theirs.get(rank))}, that of pod "
-        f"{_holder(example, rank)} {_layout(ours.get(rank))}, which more engines or the oldest have: run the same "
-        "model and parallelism in both",
-    )
-
-
-def _holder(member: Member, rank: int) -> str:
-    return next((r.pod.name for r in member.ranks if r.target.rank == rank), member.group.leader.name)
-
-
-def _layout(digest: str | None) -> str:
-    return "no parameters" if digest is None else f"layout {digest[:12]}"

@@ -12,7 +12,9 @@ class Pod:
     """One pod, trimmed to what plans need: thousands are kept in memory.
 
     created: RFC 3339, as the API prints it, so that it sorts; gone: why the pod cannot take part any more
-    ("Terminating", "Failed", "Succeeded"), else ""; problem: why its annotation cannot be read.
+    ("Terminating", "Failed", "Succeeded"), else ""; problem: why an annotation cannot be read; size: of how many pods
+    its engine is, as annotations say, 0 where none does; node: where it runs, "" while it is not scheduled; gated:
+    its containers are ready, and our gate alone keeps it from being Ready.
     """
 
     namespace: str
@@ -24,6 +26,9 @@ class Pod:
     announcement: Announcement | None = None
     problem: str = ""
     report: Report | None = None
+    size: int = 0
+    node: str = ""
+    gated: bool = False
 
 
 def by_age(pods: Iterable[Pod]) -> list[Pod]:

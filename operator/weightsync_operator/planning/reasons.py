@@ -15,16 +15,21 @@ SOURCES_ANNOUNCED: Final = "SourcesAnnounced"  # all is well
 SOURCES_MISSING: Final = "SourcesMissing"  # no plan without sources for each stage; the last one stays
 NO_TARGETS: Final = "NoTargets"  # the rollout selector matches no pod
 TARGETS_NOT_READY: Final = "TargetsNotReady"  # pods are there, but none can be served yet
+ORDERED_STARTUP: Final = "OrderedStartup"  # an engine's other pods are made only once the first is Ready
 PLANNED: Final = "Planned"  # each engine that can take part has its routes
 
 # Degraded
 PODS_MATCHED_TWICE: Final = "PodsMatchedTwice"  # another WeightSync, or both selectors, match the same pod
 LAYOUTS_DIFFER: Final = "LayoutsDiffer"  # engines of one rollout hold different parameters
+ENGINE_INCONSISTENT: Final = "EngineInconsistent"  # pods of one engine contradict one another, or lack its label
 ENGINE_REFUSED: Final = "EngineRefused"  # an agent says that its engine cannot be fed
 ANNOUNCEMENT_UNREADABLE: Final = "AnnouncementUnreadable"  # an annotation cannot be read: versions differ
 ENGINES_FAILED: Final = "EnginesFailed"  # the coordinator could not bring engines to a version
 ENGINES_BEHIND: Final = "EnginesBehind"  # engines serve an older version and are being repaired
 ALL_SERVED: Final = "AllServed"  # nothing of that
+
+# Engines in the status' list
+ENGINE_INCOMPLETE: Final = "EngineIncomplete"  # pods or ranks of an engine of several pods are not there yet
 
 # Progressing
 SYNCING: Final = "Syncing"  # a version is on its way

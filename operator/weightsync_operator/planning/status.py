@@ -6,8 +6,10 @@ from weightsync.api.v1alpha1.status import Counts, Head, LastSync, Offender, Wei
 from weightsync.plan import Plan
 from weightsync.report import WORST
 from weightsync.report import LastSync as Reported
+from weightsync_operator.planning import reasons
 from weightsync_operator.planning.conditions import conditions
 from weightsync_operator.planning.facts import Facts
+from weightsync_operator.planning.layouts import Outsider
 from weightsync_operator.planning.slicing import Slice
 
 
@@ -47,11 +49,16 @@ def head(plan: Plan, slices: Sequence[Slice]) -> Head:
 
 
 def worst(facts: Facts) -> tuple[Offender, ...]:
-    """Those that somebody must act for come first, then those that the coordinator named."""
-    refused = [Offender(engine=o.engine, reason=o.reason, message=o.message[:512]) for o in facts.membership.refused]
+    """Those that somebody must act for come first, then those that the coordinator named, then parts of engines."""
+    refused = [_outside(outsider) for outsider in facts.membership.refused[:WORST]]
+    parts = [_outside(o) for o in facts.membership.waiting if o.reason == reasons.ENGINE_INCOMPLETE]
     named = facts.report.worst if facts.report else ()
     reported = [Offender(engine=o.engine[:253], reason=o.reason[:128], message=o.message) for o in named]
-    return tuple((refused + reported)[:WORST])
+    return tuple((refused + reported + parts)[:WORST])
+
+
+def _outside(outsider: Outsider) -> Offender:
+    return Offender(engine=outsider.engine[:253], reason=outsider.reason, message=outsider.message[:512])
 
 
 def last_sync(reported: Reported) -> LastSync:

@@ -67,6 +67,13 @@ BAD = [
     pytest.param(expressing("Matches", ["a"]), '"In", "NotIn", "Exists", "DoesNotExist"', id="an unknown operator"),
     pytest.param(changed("spec.trainer", {}), "spec.trainer.selector: Required value", id="no trainer selector"),
     pytest.param(changed("spec.rollout.initialGate", "Ajar"), '"Open", "Closed"', id="an unknown gate"),
+    pytest.param(
+        changed("spec.rollout.group", {"by": "Label"}), "the key of the label", id="a label without its key"
+    ),
+    pytest.param(
+        changed("spec.rollout.group", {"by": "Pod", "key": "app"}), "and only then", id="a key that nobody reads"
+    ),
+    pytest.param(changed("spec.rollout.group", {"by": "Label", "key": "a b"}), "group.key", id="no label key"),
     pytest.param(changed("spec.transfer.bucketSize", "lots"), "spec.transfer.bucketSize", id="no quantity"),
     pytest.param(changed("spec.transfer.bucketSize", "1Ki"), "between 4Ki and 16Gi", id="a bucket below a page"),
     pytest.param(changed("spec.transfer.bucketSize", "1Ti"), "between 4Ki and 16Gi", id="a bucket above the limit"),
@@ -132,6 +139,15 @@ def test_defaults_are_filled_in(api: Api) -> None:
         ),
         pytest.param({"transfer": {"bucketSize": "4Ki"}}, id="the smallest bucket"),
         pytest.param({"strategy": {"type": "Rolling", "maxUnavailable": 3}}, id="a count of engines"),
+        pytest.param(
+            {
+                "rollout": {
+                    "selector": {"matchLabels": {"app": "rollout"}},
+                    "group": {"by": "Label", "key": "example.com/engine"},
+                }
+            },
+            id="engines by a label",
+        ),
         pytest.param({"strategy": {"type": "Rolling", "maxUnavailable": "100%"}}, id="a share of all engines"),
         pytest.param({"transfer": {"bucketSize": "16Gi"}, "strategy": {"pauseMode": "InPlace"}}, id="the largest"),
         pytest.param({"suspend": True}, id="suspended"),

@@ -62,8 +62,9 @@ def test_an_unreadable_annotation_is_a_problem_not_an_error(text: str) -> None:
 
 def test_two_heartbeats_are_one_record() -> None:
     """What no plan needs is not in the record, so that it cannot wake anyone."""
-    one = observe.pod(raw({"phase": "Running", "conditions": [1]}, resourceVersion="8"))
-    two = observe.pod(raw({"phase": "Running", "conditions": [2]}, resourceVersion="9"))
+    beats = [{"type": "Ready", "status": "True", "lastProbeTime": f"2026-01-01T00:00:0{n}Z"} for n in range(2)]
+    one = observe.pod(raw({"phase": "Running", "conditions": beats[:1]}, resourceVersion="8"))
+    two = observe.pod(raw({"phase": "Running", "conditions": beats[1:]}, resourceVersion="9"))
     assert one == two
 
 
@@ -81,3 +82,42 @@ def test_versions_are_numbers() -> None:
     """A server whose versions are not would be silently misread: it is refused."""
     with pytest.raises(InputError, match="not conformant"):
         observe.version({"metadata": {"resourceVersion": "abc"}})
+
+
+GATE = "weightsync.io/WeightsCurrent"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "size", "problem"),
+    [
+        pytest.param({}, 0, "", id="nothing said"),
+        pytest.param({"leaderworkerset.sigs.k8s.io/size": "4"}, 4, "", id="the workload's own"),
+        pytest.param(
+            {"leaderworkerset.sigs.k8s.io/size": "4", "weightsync.io/engine-pods": "2"}, 2, "", id="the user's first"
+        ),
+        pytest.param({"weightsync.io/engine-pods": "two"}, 0, "'two' is no number of pods", id="unreadable"),
+        pytest.param({"weightsync.io/engine-pods": "0"}, 0, "'0' is no number of pods", id="none"),
+    ],
+)
+def test_how_many_pods_an_engine_has(annotations: dict[str, str], size: int, problem: str) -> None:
+    """Annotations say it, and one that cannot be read is a problem that conditions name."""
+    found = observe.pod(raw(annotations=annotations))
+    assert found.size == size
+    assert problem in found.problem
+    assert bool(found.problem) is bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("gates", "conditions", "gated"),
+    [
+        pytest.param([GATE], {"ContainersReady": "True"}, True, id="our gate alone is closed"),
+        pytest.param([GATE], {"ContainersReady": "True", GATE: "True"}, False, id="our gate is open"),
+        pytest.param([GATE], {"ContainersReady": "False"}, False, id="containers are not ready"),
+        pytest.param([], {"ContainersReady": "True"}, False, id="no gate of ours"),
+    ],
+)
+def test_who_waits_for_our_gate(gates: list[str], conditions: dict[str, str], gated: bool) -> None:
+    """A pod whose containers are ready waits for nothing but its gates."""
+    made = raw({"conditions": [{"type": kind, "status": status} for kind, status in conditions.items()]})
+    made["spec"]["readinessGates"] = [{"conditionType": gate} for gate in gates]
+    assert observe.pod(made).gated is gated

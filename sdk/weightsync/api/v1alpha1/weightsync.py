@@ -76,10 +76,37 @@ class Trainer(WireRecord):
     selector: Annotated[Selector, Field(description="Trainer pods; each runs an agent with role trainer.")]
 
 
+class Group(WireRecord):
+    """Which pods are one engine."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "(has(self.by) && self.by == 'Label') == (has(self.key) && size(self.key) > 0)",
+                "write the key of the label whose value names the engine together with by: Label, and only then",
+            )
+        )
+    )
+
+    by: Annotated[
+        Literal["Auto", "Pod", "LeaderWorkerSet", "Label"],
+        Field(
+            description="Auto goes by the labels of the pods' workload: LeaderWorkerSet, JobSet, RayCluster, "
+            "RoleBasedGroup; StatefulSet and PodClique where the annotation weightsync.io/engine-pods says of how "
+            "many pods an engine is; else each pod is an engine. Label: pods of one value of the label key."
+        ),
+    ] = "Auto"
+    key: Annotated[
+        str,
+        Field(max_length=317, pattern=rf"^$|{LABEL_KEY}", description="By Label: the label that names the engine."),
+    ] = ""
+
+
 class Rollout(WireRecord):
     """The pods that serve them."""
 
     selector: Annotated[Selector, Field(description="Engine pods; each runs an agent with role engine.")]
+    group: Annotated[Group, Field(description="Which pods are one engine.")] = Group()
     initial_gate: Annotated[
         Literal["Open", "Closed"],
         Field(

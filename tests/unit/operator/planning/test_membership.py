@@ -1,5 +1,8 @@
 """Who takes part, who waits, who is refused."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.build.pods import OTHER_LAYOUT, engine, judged
@@ -26,13 +29,43 @@ def test_one_engine(pod: Pod, expected: str, said: str) -> None:
     found = judged([pod])
     assert found.matched == 1
     if expected == "member":
-        assert [member.group.name for member in found.members] == ["rollout-a"]
+        assert [member.name for member in found.members] == ["rollout-a"]
         return
     (outsider,) = found.waiting + found.refused
     assert (outsider.engine, outsider.reason) == ("rollout-a", expected)
     assert "pod rollout-a" in outsider.message
     assert said in outsider.message
     assert bool(found.waiting) is (expected == reasons.TARGETS_NOT_READY)
+
+
+def reading(checkpoint: str, name: str, **parts: Any) -> Pod:
+    """An engine whose agent says what it reads."""
+    pod = engine(name, **parts)
+    assert pod.announcement is not None
+    return replace(pod, announcement=pod.announcement.model_copy(update={"checkpoint": checkpoint}))
+
+
+ONE, TWO = "1" * 32, "2" * 32
+
+
+@pytest.mark.parametrize(
+    ("pods", "served"),
+    [
+        pytest.param([reading(ONE, "a"), reading(ONE, "b", ranks=2)], ["a", "b"], id="two layouts of one checkpoint"),
+        pytest.param(
+            [reading(TWO, "a", layout=OTHER_LAYOUT), reading(ONE, "b"), reading(ONE, "c", ranks=2)], ["b", "c"],
+            id="the checkpoint that most engines read",
+        ),
+        pytest.param([engine("a"), reading(ONE, "b"), reading(ONE, "c", ranks=2)], ["a", "b", "c"],
+                     id="an older agent's engine counts by its layout"),
+        pytest.param([engine("a", ranks=2), reading(ONE, "b")], ["a"], id="what is not said is not guessed"),
+    ],
+)  # fmt: skip
+def test_layouts_of_one_checkpoint(pods: list[Pod], served: list[str]) -> None:
+    """Engines that read one checkpoint are served together, whatever their parallelism."""
+    found = judged(pods)
+    assert [member.name for member in found.members] == served
+    assert {outsider.reason for outsider in found.refused} <= {reasons.LAYOUTS_DIFFER}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +84,7 @@ def test_one_engine(pod: Pod, expected: str, said: str) -> None:
 def test_layouts_differ(pods: list[Pod], served: list[str]) -> None:
     """Engines of one layout are served; a message about the others names both pods and the rank."""
     found = judged(pods)
-    assert [member.group.name for member in found.members] == served
+    assert [member.name for member in found.members] == served
     refused = [pod.name for pod in pods if pod.name not in served]
     assert [outsider.engine for outsider in found.refused] == refused
     for outsider in found.refused:
