@@ -30,6 +30,13 @@ MESSAGE = 4096  # characters of a failure's message that the agent takes
 LAST_WORDS = 10.0  # seconds that telling of a failure may take: the trainer waits for it with an exception in hand
 
 
+class Progress(NamedTuple):
+    """How far a publish has come, in bytes. On a first publish total counts all that the program knows."""
+
+    copied: int
+    total: int
+
+
 class _Filling(NamedTuple):
     """An arena while it is filled. known: its buckets and owned names were told at begin."""
 
@@ -45,6 +52,13 @@ class _Filling(NamedTuple):
             # error here, not a SIGBUS in the copy.
             self.opened.arena.prefault(self.opened.replayer.extents(name))
         self.opened.replayer.feed(name, tensor, self.report)
+
+    def abandon(self) -> None:
+        """Copies that still run are waited for: the arena is the agent's when this returns."""
+        try:
+            self.opened.replayer.abandon()
+        except InputError as error:
+            log.warning("%s: %s", self.opened.path, error)
 
 
 class Publication:
@@ -68,6 +82,12 @@ class Publication:
         self._reports: Reports | None = None
         self._fillings: list[_Filling] = []
         self._seconds = 0.0
+
+    @property
+    def progress(self) -> Progress:
+        """Bytes that are in the arenas by now, of those that this rank fills."""
+        replayers = [filling.opened.replayer for filling in self._fillings]
+        return Progress(sum(r.copied for r in replayers), sum(r.nbytes for r in replayers))
 
     def begin(self, request: BeginRequest) -> None:
         """Ask the agent which arenas to fill, and open them."""
@@ -119,9 +139,11 @@ class Publication:
             self._tell(self.failure.reason, str(self.failure))
 
     def _complete(self) -> None:
+        began = time.perf_counter()
         for filling in self._fillings:
             if filling.known:
                 filling.opened.replayer.finish()
+        self._seconds += time.perf_counter() - began
         if not all(filling.known for filling in self._fillings):
             reply = self._link.post(
                 f"/v1/publishes/{self.id}/names", NamesReport(names=tuple(self.names)), NamesReply
@@ -166,6 +188,8 @@ class Publication:
         self._tell("InputRaised", f"the trainer's input raised {type(error).__name__}: {error}")
 
     def _tell(self, reason: str, message: str) -> None:
+        for filling in self._fillings:
+            filling.abandon()
         if self._reports is None:
             return  # the agent refused it or was not there: it knows of no publish
         if not self._sender.abandon(self._reports, LAST_WORDS):

@@ -13,7 +13,7 @@ from weightsync import names
 from weightsync.errors import InputError
 from weightsync.publisher.handle import PATIENCE, PublishHandle
 from weightsync.publisher.link import Link
-from weightsync.publisher.publication import Publication
+from weightsync.publisher.publication import Progress, Publication
 from weightsync.publisher.replicas import OpenReplicas
 from weightsync.publisher.sender import Sender
 from weightsync.wire.local import BeginRequest, ConnectAnswer, ConnectRequest
@@ -67,6 +67,7 @@ class Publisher:
         self._names: frozenset[str] | None = None
         self._publishing = threading.Lock()
         self._closed = False
+        self._latest: Publication | None = None
         self._open = OpenReplicas(self._directory)
         self._link = Link(self._directory, timeout=timeout, patience=connect_timeout, greet=self._greet)
         self._link.connect()
@@ -87,7 +88,9 @@ class Publisher:
         """Give this rank's tensors, under the checkpoint's names, to every engine.
 
         tensors: a state dict, or any iterable of (name, tensor), such as a generator that gathers shards; it is
-        always exhausted, and no tensor is kept. label: yours, at most 256 characters.
+        always exhausted. A tensor on a GPU is copied while the generator goes on, which then keeps up to two
+        buckets of them alive; written anew in the stream that was current when it was yielded, it is still right.
+        label: yours, at most 256 characters.
 
         When it returns the tensors may change again. What is wrong with them, or with the agent, is told by the
         handle's outcome(); only what ``tensors`` itself raises is raised again.
@@ -95,6 +98,7 @@ class Publisher:
         with self._publishing:
             self._sequence += 1
             publication = Publication(self._link, self._sender, self._open, self._names)
+            self._latest = publication
             self._begin(publication, label)
             try:
                 _exhaust(iter(tensors.items() if isinstance(tensors, Mapping) else tensors), publication)
@@ -103,6 +107,11 @@ class Publisher:
                 raise
             publication.end()
             return self._finish(publication, label)
+
+    @property
+    def progress(self) -> Progress:
+        """(copied, total) bytes of the publish that runs, else of the last one; any thread may look."""
+        return self._latest.progress if self._latest is not None else Progress(0, 0)
 
     def _begin(self, publication: Publication, label: str) -> None:
         if self._closed:
@@ -117,6 +126,8 @@ class Publisher:
         if publication.unexpected is not None:
             raise publication.unexpected
         failure = publication.failure
+        progress = publication.progress
+        log.info("publish %d of rank %d: %d of %d bytes copied", self._sequence, self._identity.rank, *progress)
         if failure is None:
             self._names = frozenset(publication.names)
         else:

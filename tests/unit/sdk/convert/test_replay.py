@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.build.lanes import FakeLane
 from weightsync.buckets import Bucket, cut, merge
+from weightsync.convert.lanes import OpenLane
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
 from weightsync.convert.replay import Replayer
 from weightsync.digests import digest_bytes
@@ -19,6 +21,10 @@ from weightsync.layout import ITEMSIZE, lay_out
 from weightsync.testing import plain_program
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+LANES: dict[str, OpenLane | None] = {
+    "at once": None, "queued, seen to run": lambda device: FakeLane(eager=True), "queued until waited for":
+    lambda device: FakeLane(),
+}  # fmt: skip
 WIDE = ["float64", "float32", "float16", "bfloat16"]
 
 
@@ -152,31 +158,37 @@ class Watch:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("lane", LANES)
 @given(
-    model=models(), size=st.sampled_from([8, 24, 64, 256, 4096]), scrambled=st.booleans(), order=st.randoms()
+    model=models(), cuts=st.tuples(st.sampled_from([8, 24, 64, 256, 4096]), st.booleans()), order=st.randoms()
 )  # fmt: skip
-@settings(max_examples=120)
-def test_a_replay_equals_slicing(device: str, model: list[Fused], size: int, scrambled: bool, order: object) -> None:
-    """Any slices, turns, fusions, casts and orders: torch's bytes; each bucket once, after its last byte."""
+@settings(max_examples=60)
+def test_a_replay_equals_slicing(
+    device: str, lane: str, model: list[Fused], cuts: tuple[int, bool], order: object
+) -> None:
+    """Any slices, turns, fusions, casts and orders: torch's bytes; each bucket once, after its last byte.
+
+    At once as well as queued on a lane, whose copies end at any later time.
+    """
+    size, scrambled = cuts
     program = program_of(model)
     parts = [part for parameter in model for part in parameter.parts]
     owned = [part.name for part in parts]
     buckets = small_buckets(program, frozenset(owned), size)
     arena = bytearray(program.layout.nbytes)
-    replayer = Replayer(program, memoryview(arena), owned, buckets)
+    replayer = Replayer(program, memoryview(arena), owned, buckets, LANES[lane])
     for _ in range(2):
         arena[:] = bytes(len(arena))
         replayer.begin()
         order.shuffle(parts)  # type: ignore[attr-defined]
         tensors = {part.name: random_tensor(part, device, scrambled=scrambled) for part in parts}
         watch = Watch(arena, expected_payload(model, program, tensors), buckets)
-        returned: list[int] = []
         for name, tensor in tensors.items():
-            returned += replayer.feed(name, tensor, watch)
+            replayer.feed(name, tensor, watch)
         replayer.finish()
         assert arena == watch.expected
-        assert returned == watch.reported
-        assert sorted(returned) == [bucket.offset for bucket in buckets]
+        assert sorted(watch.reported) == [bucket.offset for bucket in buckets]
+        assert replayer.copied == replayer.nbytes
 
 
 @given(model=models(), size=st.sampled_from([24, 256]), data=st.data())
@@ -191,9 +203,11 @@ def test_a_stage_fills_only_what_it_owns(model: list[Fused], size: int, data: st
     expected = expected_payload(model, program, tensors)
     arena = bytearray(program.layout.nbytes)
     replayer = Replayer(program, memoryview(arena), owned, buckets)
-    filled = [offset for name, tensor in tensors.items() for offset in replayer.feed(name, tensor)]
+    filled: list[tuple[int, str]] = []
+    for name, tensor in tensors.items():
+        replayer.feed(name, tensor, filled.extend)
     replayer.finish()
-    assert sorted(filled) == [bucket.offset for bucket in buckets]
+    assert sorted(offset for offset, _ in filled) == [bucket.offset for bucket in buckets]
     written = bytearray(len(arena))
     for name in owned:
         for start, stop in replayer.extents(name):
@@ -231,7 +245,7 @@ def test_a_large_tensor_fills_its_buckets_while_it_is_copied() -> None:
     buckets = cut([(0, program.layout.nbytes)], 512)
     batches: list[list[tuple[int, str]]] = []
     replayer = Replayer(program, memoryview(bytearray(program.layout.nbytes)), ["w"], buckets)
-    assert replayer.feed("w", torch.ones(64, 16), batches.append) == [b.offset for b in buckets]
+    replayer.feed("w", torch.ones(64, 16), batches.append)
     assert [[offset for offset, _ in batch] for batch in batches] == [[b.offset] for b in buckets]
 
 
