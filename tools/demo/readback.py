@@ -27,23 +27,29 @@ def read(kubectl: Kubectl, pod: str) -> Readback:
     return Readback(pod, answer["version"], answer["digestOk"])
 
 
-def read_all(kubectl: Kubectl, pods: Sequence[str], version: str, seconds: float) -> list[Readback]:
-    """All of them; asked again until each is at ``version``, or until the time is over."""
+def read_all(kubectl: Kubectl, pods: Sequence[str], version: str | None, seconds: float) -> list[Readback]:
+    """All of them; asked again until each holds ``version`` (None: whichever), or until the time is over.
+
+    Raises DemoError for those that never answered: an engine in the middle of a sync refuses.
+    """
     deadline = time.monotonic() + seconds
     found: dict[str, Readback] = {}
     while True:
         problem = ""
         for pod in pods:
-            if pod in found and found[pod].version == version and found[pod].digest_ok:
+            if pod in found and _is_right(found[pod], version):
                 continue
             try:
                 found[pod] = read(kubectl, pod)
             except DemoError as error:
                 problem = str(error)
-        right = [r for r in found.values() if r.version == version and r.digest_ok]
-        if len(right) == len(pods) or time.monotonic() > deadline:
+        if sum(_is_right(one, version) for one in found.values()) == len(pods) or time.monotonic() > deadline:
             break
         time.sleep(1.0)
     if len(found) < len(pods):
         raise DemoError(f"{len(pods) - len(found)} engines could not be read back within {seconds:.0f} s: {problem}")
     return [found[pod] for pod in pods]
+
+
+def _is_right(one: Readback, version: str | None) -> bool:
+    return one.digest_ok and version in (None, one.version)

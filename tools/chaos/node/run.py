@@ -29,6 +29,7 @@ NAMESPACE = "weightsync-chaos"
 ENGINES = 4
 FOR_EVER = 1_000_000  # steps: the trainer goes on until it is removed
 PATIENCE_SECONDS = 120.0  # for one heal: what takes so long is not mended by waiting
+READBACK_SECONDS = 90.0  # refused in a sync, and there is one most of the time
 SILENCE_SECONDS = 300.0  # without a step: images are pulled, torch is imported, an API server is stopped
 
 
@@ -128,7 +129,7 @@ class Following:
 def _read(kubectl: Kubectl) -> list[Readback]:
     """Every engine's parameters against the version that it names; the trainer goes on meanwhile."""
     pods = kubectl.get("pods", "--selector=app=rollout")["items"]
-    return [readback.read(kubectl, pod["metadata"]["name"]) for pod in pods]
+    return readback.read_all(kubectl, [pod["metadata"]["name"] for pod in pods], None, READBACK_SECONDS)
 
 
 def table(trials: Sequence[NodeTrial]) -> Table:
