@@ -37,7 +37,7 @@ def compose(wish: Wish, sources: Sources, members: Sequence[Member], previous: P
         body = sources.pods
         engines = route(sources, members, previous)
         leader = coordinator.choose(previous.coordinator if previous else "", body)
-        number = term.next_term(previous, leader, coordinator.life(leader, body), now)
+        number = term.next_term(previous, leader, coordinator.life(leader, body))
     elif previous is not None:
         body, engines, leader, number = previous.sources, previous.engines, previous.coordinator, previous.term
     else:
