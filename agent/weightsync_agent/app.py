@@ -10,6 +10,7 @@ import structlog
 from weightsync.errors import InputError
 from weightsync_agent.base import Common
 from weightsync_agent.engine_agent import EngineAgent
+from weightsync_agent.drivers.kept_term import OwnTerms
 from weightsync_agent.engines.keys import Keys
 from weightsync_agent.engines.sglang import SGLangEngine
 from weightsync_agent.journal.file import CountersFile, DecisionFile, JournalFile
@@ -98,17 +99,17 @@ async def _trainer(
     settings: Settings, common: Common, api: Api | None, stack: contextlib.AsyncExitStack
 ) -> TrainerAgent:
     feed: PlanFeed
-    term = None
+    terms = None
     if settings.plan_path is not None:
         feed = FileFeed(settings.plan_path)
-        term = CountersFile.within(settings.directory).count_start()
+        terms = OwnTerms(settings.directory, settings.uid)
     elif api is not None:
         feed = SlicesFeed(api, settings.pod_namespace, settings.uid, common.own_pod.labels)
     else:
         raise InputError("a plan from the cluster needs the cluster")
     await feed.start()
     stack.push_async_callback(feed.stop)
-    return TrainerAgent(common, feed, DecisionFile.within(settings.directory), term)
+    return TrainerAgent(common, feed, DecisionFile.within(settings.directory), terms)
 
 
 async def serve(common: Common, agent: EngineAgent | TrainerAgent, stop: asyncio.Event) -> None:

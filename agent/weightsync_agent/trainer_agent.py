@@ -1,5 +1,7 @@
 """The agent beside a trainer: its API, and the plan that it follows."""
 
+import time
+
 import structlog
 from aiohttp import web
 
@@ -23,7 +25,7 @@ from weightsync_agent.arenas.files import SourceArenas, sealed_in
 from weightsync_agent.arenas.sizing import Room
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.coordination import Coordination
-from weightsync_agent.drivers.kept_term import KeptTerm
+from weightsync_agent.drivers.kept_term import KeptTerm, OwnTerms
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_rank import SourceRank
 from weightsync_agent.journal.file import PairingFile, StateFile
@@ -39,12 +41,17 @@ log = structlog.get_logger(__name__)
 
 
 class TrainerAgent:
-    """The agent beside a trainer: sources, and, where the plan says so, the coordinator."""
+    """The agent beside a trainer: sources, and, where the plan says so, the coordinator.
 
-    def __init__(self, common: Common, feed: PlanFeed, decisions: StateFile[Decision], term: int | None) -> None:
+    terms: where the plan's own term counts for nothing, since it comes from a file.
+    """
+
+    def __init__(
+        self, common: Common, feed: PlanFeed, decisions: StateFile[Decision], terms: OwnTerms | None
+    ) -> None:
         self._common = common
         self._feed = feed
-        self._term = term
+        self._terms = terms
         self._plan: Plan | None = None
         self._programs = Programs(common.volume.layouts, common.client, self.plan)
         self._sources: dict[int, SourceRank] = {}
@@ -182,10 +189,13 @@ class TrainerAgent:
         self._announce()
         while True:
             plan = await self._feed.next()
-            self._plan = plan if self._term is None else plan.model_copy(update={"term": self._term})
-            log.info("plan", term=self._plan.term, generation=plan.generation, engines=len(plan.engines))
-            await self._members.put(self._plan)
-            self.coordination.plan(self._plan)
+            if self._terms is not None:
+                plan = self._terms.put_into(plan, int(time.time() * 1000))
+            self._plan = plan
+            log.info("plan", term=plan.term, generation=plan.generation, engines=len(plan.engines))
+            metrics.TERM.set(self._plan.term)
+            await self._members.put(plan)
+            self.coordination.plan(plan)
 
     async def close(self) -> None:
         """End what was started."""

@@ -86,7 +86,9 @@ def draft(inventory: Inventory, heard: dict[str, Announcement], previous: Plan |
         transfer=inventory.transfer,
         strategy=inventory.strategy,
     )
-    return Draft(plan=compose(wish, trainers, engines.members, previous), trainers=trainers, engines=engines)
+    # The term of a plan file is ignored: its coordinator takes one by itself.
+    plan = compose(wish, trainers, engines.members, previous, now=0)
+    return Draft(plan=plan, trainers=trainers, engines=engines)
 
 
 def _pods(inventory: Inventory, role: str, heard: dict[str, Announcement]) -> list[Pod]:

@@ -101,7 +101,7 @@ class Reconciler:
         engines = membership.judge(group(owned.rollouts, Grouping(asked.by, asked.key)))
         changed = published.lost or seen.status.observed_generation != seen.generation
         wish = _wish(seen.key, spec, changed=changed)
-        plan = compose(wish, trainers, engines.members, published.plan)
+        plan = compose(wish, trainers, engines.members, published.plan, milliseconds(self._clock()))
         slices = self._cut(seen, plan, published)
         report = report_in_force(owned, plan)
         rollout = describe(claim.rollout)
@@ -189,5 +189,10 @@ def _reread(wish: Wish, head: Head, slices: Sequence[Slice]) -> Plan:
 
 
 def rfc3339(moment: datetime, *, micro: bool = False) -> str:
+def milliseconds(moment: datetime) -> int:
+    """Since the epoch."""
+    return int(moment.timestamp() * 1000)
+
+
     """As the API writes times: UTC with a Z, whole seconds unless ``micro``."""
     return moment.isoformat(timespec="microseconds" if micro else "seconds").replace("+00:00", "Z")

@@ -146,7 +146,7 @@ class Plan(Record):
 class PlanFile(Record):
     """A plan without Kubernetes, as agents read it (``weightsync plan`` writes it from an inventory of agents).
 
-    Its term is ignored: the coordinator counts its own starts. secret_file: the shared secret that agents show
+    Its term is ignored: the coordinator takes one when it begins. secret_file: the shared secret that agents show
     one another instead of tokens.
     """
 

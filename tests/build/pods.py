@@ -102,8 +102,12 @@ def judged(pods: Sequence[Pod]) -> Membership:
 
 
 def planned(
-    trainers: Sequence[Pod], engines: Sequence[Pod], previous: Plan | None = None, wish: Wish | None = None
+    trainers: Sequence[Pod],
+    engines: Sequence[Pod],
+    previous: Plan | None = None,
+    wish: Wish | None = None,
+    now: int = 0,
 ) -> Plan | None:
-    """The plan of those pods."""
+    """The plan of those pods. now: milliseconds; 0 counts terms from 1."""
     wish = wish or Wish(name="default/policy")
-    return compose(wish, gathered(trainers), judged(engines).members, previous)
+    return compose(wish, gathered(trainers), judged(engines).members, previous, now)

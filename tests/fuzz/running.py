@@ -172,7 +172,7 @@ class Running:
     async def _trainer(self, common: Common) -> TrainerAgent:
         (common.volume.layouts / f"{PROGRAM.digest}.json").write_text(PROGRAM.model_dump_json())
         feed: Any = Feed(self.plan())
-        return TrainerAgent(common, feed, DecisionFile.within(self.settings.directory), 1)
+        return TrainerAgent(common, feed, DecisionFile.within(self.settings.directory), None)
 
     def plan(self) -> Plan:
         """This agent feeds one engine, which nobody reaches; a sync of it ends soon."""

@@ -380,5 +380,15 @@ def _two_coordinators_in_a_term(p: Patches) -> None:
     def check(self: fence.Fence, number: int, holder: str = "") -> None:
         return None
 
-    p.set(term, "next_term", lambda previous, leader, nonce: previous.term if previous is not None else 1)
+    p.set(term, "next_term", lambda previous, leader, nonce, now: previous.term if previous is not None else 1)
     p.set(fence.Fence, "check", check)
+
+
+@bug("a WeightSync that is made anew counts its terms from 1")
+def _count_terms_anew(p: Patches) -> None:
+    rise = p.set(term, "next_term", None)
+
+    def counted(previous: Any, leader: str, nonce: str, now: int) -> Any:
+        return rise(previous, leader, nonce, 0)
+
+    p.set(term, "next_term", counted)

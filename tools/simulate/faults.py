@@ -63,6 +63,7 @@ WEIGHTS = {
     "contested": 3,
     "stale plans": 4,
     "operator down": 2,
+    "made anew": 3,
     "engine added": 3,
     "engine removed": 3,
     "engine replaced": 3,
@@ -341,6 +342,29 @@ def _operator_down(world: World, fault: Fault) -> None:
     _until(world, fault, lambda: None)
 
 
+def _made_anew(world: World, fault: Fault) -> None:
+    """The WeightSync is deleted and created again, with all pods alive; now and then under another coordinator.
+
+    The old one goes on in the deleted WeightSync's name for as long as it does not hear of it.
+    """
+    planner = world.planner
+    former = planner.plan.coordinator if planner.plan is not None else ""
+    for pod in world.source_pods:
+        if pod.uid == former and fault.extra < 0.5:
+            pod.deaf_until = world.loop.now + 3 * fault.seconds
+    planner.delete()
+    if fault.pick < 0.5 and len(world.source_pods) > 1:
+        planner.shunned = {former}
+
+    def end() -> None:
+        planner.shunned = set()
+        for pod in world.source_pods:
+            pod.planned()
+
+    world.loop.at(0.02 + fault.seconds * fault.pick, planner.make)
+    _until(world, replace(fault, seconds=0.1 + 3 * fault.seconds), end)
+
+
 def _trainer_dies(world: World, fault: Fault) -> None:
     if not world.trainer.number or not world.trainer.life.alive:
         return
@@ -404,6 +428,7 @@ KINDS: dict[str, Strike] = {
     "contested": _contested,
     "stale plans": _stale_plans,
     "operator down": _operator_down,
+    "made anew": _made_anew,
     "engine added": _engine_added,
     "engine removed": _engine_removed,
     "engine replaced": _engine_replaced,

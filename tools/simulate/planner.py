@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from weightsync.announcement import Announcement, SourceRank
 from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target, Transfer
+from weightsync_agent.plan_feed.heads import retired
 from weightsync_operator.planning import coordinator as choice
 from weightsync_operator.planning import term
 
@@ -33,7 +34,8 @@ class Planner:
         self.planning = False
         self.down_until = 0.0
         self.spread = SPREAD
-        self.head: tuple[int, str] | None = None
+        self.reached = 0  # the highest term that was ever given
+        self.deleted = False
 
     # --- what is observed ---
 
@@ -67,6 +69,20 @@ class Planner:
         self.shunned = {uid}
         self._soon()
 
+    def delete(self) -> None:
+        """The WeightSync is gone: nobody coordinates, and nobody is fed."""
+        if self.plan is None or self.deleted:
+            return
+        self.deleted = True
+        self.plan = retired(self.plan)
+        self._spread()
+
+    def make(self) -> None:
+        """One of the same name: nothing is known of the one before."""
+        if self.deleted:
+            self.deleted, self.plan = False, None
+            self._soon()
+
     # --- passes ---
 
     def _soon(self) -> None:
@@ -78,6 +94,8 @@ class Planner:
 
     def _pass(self) -> bool:
         self.planning = False
+        if self.deleted:
+            return False
         sources = self._sources()
         previous = self.plan
         ready = [s for s in sources if s.uid not in self.unready and s.uid not in self.shunned]
@@ -86,7 +104,7 @@ class Planner:
             leader = previous.coordinator  # nobody else can: it stays
         if not leader:
             return False
-        number = term.next_term(previous, leader, choice.life(leader, sources))
+        number = term.next_term(previous, leader, choice.life(leader, sources), int(1000 * self.world.loop.now))
         wished = Plan(
             name="default/sim", term=number, generation=0, coordinator=leader, transfer=Transfer(bucket_size="4096"),
             strategy=self.world.strategy, sources=tuple(sources), engines=tuple(self._engines(sources)),
@@ -95,12 +113,15 @@ class Planner:
             return False
         generation = term.next_generation(previous, changed=True)
         plan = self.plan = wished.model_copy(update={"generation": generation})
-        self.head = (plan.term, plan.coordinator)
+        self.reached = max(self.reached, plan.term)
         self.world.loop.note("operator", "plan", f"term {plan.term}, {plan.coordinator} coordinates, "
                              f"engines {[e.key for e in plan.engines]}")  # fmt: skip
+        self._spread()
+        return True
+
+    def _spread(self) -> None:
         for pod, _ in self.sources.values():
             self.world.loop.at(self.world.rng.random() * self.spread, pod.planned)
-        return True
 
     def _sources(self) -> list[Source]:
         return [

@@ -180,7 +180,7 @@ class SourceRank:
     def _judge(self, reason: str, term: int, coordinator: str) -> None:
         """Whether it is true that a term is over, or another's."""
         if reason == "StaleTerm":
-            i.not_over(self.name, term, self.world.planner.head[0] if self.world.planner.head else 0)
+            i.not_over(self.name, term, self.world.planner.reached)
         elif reason == "TermHeld":
             i.no_second(self.name, term, coordinator, self.world.ledger.terms.get(term, coordinator))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from weightsync.announcement import SourceRank as SourceRankRecord
-from weightsync.errors import InputError, Refused
+from weightsync.errors import Refused
 from weightsync.plan import Plan
 from weightsync.version import version_name
 from weightsync.wire import local
@@ -22,6 +22,7 @@ from weightsync.wire.v1 import (
     ShardDigests,
     WriterId,
 )
+from weightsync_agent.drivers.kept import Kept
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Pairing
 from weightsync_agent.peers.client import PeerClient, Unreachable
@@ -42,12 +43,7 @@ class SourceCoordinator:
         self.plan = plan
         self._writer = writer
         self._client = client
-        self._file = pairing
-        self._pairing: Pairing | None = None
-        try:
-            self._pairing = pairing.read()
-        except InputError as error:
-            log.warning("what is known of the rank's count cannot be read", rank=writer.rank, why=str(error))
+        self._pairing = Kept(pairing, f"the count of rank {writer.rank}")
 
     # --- what the plan says ---
 
@@ -101,7 +97,8 @@ class SourceCoordinator:
 
     async def publish(self, who: SourceRankRecord, request: local.BeginRequest) -> PublishAnswer:
         """Answers when every rank has called publish(), at the deadline at the latest."""
-        known = self._pairing if self._pairing is not None and self._pairing.nonce == request.nonce else None
+        kept = self._pairing.value
+        known = kept if kept is not None and kept.nonce == request.nonce else None
         body = PublishRequest(
             writer=self._writer,
             world_size=who.world_size,
@@ -115,10 +112,7 @@ class SourceCoordinator:
         seconds = self.deadline() + GRACE
         # Safe to repeat: the coordinator takes one publish that is told twice as one.
         answer = await self._client.persist(self.address(), "/v1/publishes", PublishAnswer, body, seconds=seconds)
-        found = Pairing(nonce=request.nonce, offset=max(0, answer.number - request.sequence))
-        if found != self._pairing:
-            self._pairing = found
-            self._file.write(found)  # once in a Publisher's life, a few bytes in memory-backed storage: no thread
+        self._pairing.keep(Pairing(nonce=request.nonce, offset=max(0, answer.number - request.sequence)))
         return answer
 
     async def outcome(self, version: PublishAnswer, seen: Callable[[PublishOutcome], None]) -> PublishOutcome:

@@ -14,11 +14,10 @@ import xxhash
 from weightsync.errors import InputError
 from weightsync.names import JOURNAL
 from weightsync.records import Record
-from weightsync_agent.journal.records import Counters, Decision, Journal, Pairing
+from weightsync_agent.journal.records import Decision, Journal, Pairing
 
 FORMAT = b"weightsync/1"
 DECISION = "decision"  # file names beside names.JOURNAL
-COUNTERS = "counters"
 PAIRING = "pairing"
 
 R = TypeVar("R", bound=Record)
@@ -109,24 +108,6 @@ class PairingFile(StateFile[Pairing]):
     def within(cls, directory: Path, rank: int) -> "PairingFile":
         """The rank's in the shared volume."""
         return cls(directory / f"{PAIRING}-{rank}")
-
-
-class CountersFile(StateFile[Counters]):
-    """Counts that only rise."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, Counters)
-
-    @classmethod
-    def within(cls, directory: Path) -> "CountersFile":
-        """The one in the shared volume."""
-        return cls(directory / COUNTERS)
-
-    def count_start(self) -> int:
-        """One more start, persisted before it is used. The first is 1."""
-        counters = Counters(starts=(self.read() or Counters()).starts + 1)
-        self.write(counters)
-        return counters.starts
 
 
 def encode(record: Record) -> bytes:

@@ -81,10 +81,11 @@ class Decision(Record):
     programs: dict[str, Hex64]
 
 
-class Counters(Record):
-    """starts: how often this agent has started as a coordinator; without Kubernetes it is the term."""
+class TermSeen(Record):
+    """coordinator: who held it, "" where its orders did not say."""
 
-    starts: Annotated[int, Field(ge=0)] = 0
+    term: Annotated[int, Field(ge=0)]
+    coordinator: str = ""
 
 
 class Pairing(Record):

@@ -26,8 +26,8 @@ class Wish:
     changed: bool = False
 
 
-def compose(wish: Wish, sources: Sources, members: Sequence[Member], previous: Plan | None) -> Plan | None:
-    """The plan in force.
+def compose(wish: Wish, sources: Sources, members: Sequence[Member], previous: Plan | None, now: int) -> Plan | None:
+    """The plan in force. now: milliseconds since the epoch, for a term that begins.
 
     Where the sources cannot feed every stage, the previous plan's sources, engines and coordinator stay: engines that
     are known go on being synced with whoever is left, and nothing is torn down over a restart of the trainer. None:

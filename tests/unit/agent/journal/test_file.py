@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError
 from weightsync.version import Version
-from weightsync_agent.journal.file import CountersFile, DecisionFile, JournalFile, decode, encode
-from weightsync_agent.journal.records import Counters, Decision, Journal, JournalRank, JournalState
+from weightsync_agent.journal.file import DecisionFile, JournalFile, decode, encode
+from weightsync_agent.journal.records import Decision, Journal, JournalRank, JournalState
 
 VERSION = Version(lineage="1" * 16, number=7, root="2" * 64)
 RANK = JournalRank(
@@ -32,20 +32,17 @@ DECISION = Decision(sync="s", version=VERSION, label="step 7", term=2, programs=
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    """None before the first write, then the last record, for journal, decision and counters alike."""
+    """None before the first write, then the last record, for journal and decision alike."""
     folder = tmp_path / "d"
-    journal, decision, counters = JournalFile.within(folder), DecisionFile.within(folder), CountersFile.within(folder)
+    journal, decision = JournalFile.within(folder), DecisionFile.within(folder)
     assert journal.read() is None
     assert decision.read() is None
-    assert counters.read() is None
     for record in (TORN, CURRENT):
         journal.write(record)
         assert journal.read() == record
     decision.write(DECISION)
     assert decision.read() == DECISION
-    assert [counters.count_start() for _ in range(3)] == [1, 2, 3]
-    assert counters.read() == Counters(starts=3)
-    assert sorted(p.name for p in folder.iterdir()) == ["counters", "decision", "journal"]
+    assert sorted(p.name for p in folder.iterdir()) == ["decision", "journal"]
 
 
 def test_a_write_is_synced_before_and_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ def pair(first: str = "1" * 16, second: str = "3" * 16) -> list[Pod]:
     ]
 
 
-def plan(pods: list[Pod], previous: Plan | None = None) -> Plan | None:
-    return planned(pods, [E], previous)
+def plan(pods: list[Pod], previous: Plan | None = None, now: int = 0) -> Plan | None:
+    return planned(pods, [E], previous, now=now)
 
 
 def test_the_oldest_coordinates_and_stays() -> None:
@@ -45,6 +45,20 @@ def test_another_life_of_the_coordinator_is_another_term() -> None:
     """The nonce of its lowest rank tells: the same pod with a restarted trainer is fenced off."""
     first = made(plan(pair()))
     assert made(plan(pair(first="9" * 16), first)).term == 2
+
+
+def test_a_weightsync_made_anew_begins_above_its_former_self() -> None:
+    """Its agents remember the former terms: a lower one would be refused until their pods are new."""
+    former = made(plan(pair(first="9" * 16), plan(pair(), now=5000), now=5001))
+    assert made(plan(pair(), now=9000)).term > former.term
+
+
+def test_terms_rise_though_the_clock_went_back() -> None:
+    """Within one WeightSync the last term is known, whatever the clock says; a term that goes on is no new one."""
+    first = made(plan(pair(), now=9000))
+    assert first.term == 9000
+    assert made(plan(pair(), first, now=9500)).term == 9000
+    assert made(plan(pair(first="9" * 16), first, now=10)).term == 9001
 
 
 def test_another_life_of_another_rank_is_none() -> None:
