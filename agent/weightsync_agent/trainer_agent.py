@@ -193,7 +193,6 @@ class TrainerAgent:
                 plan = self._terms.put_into(plan, int(time.time() * 1000))
             self._plan = plan
             log.info("plan", term=plan.term, generation=plan.generation, engines=len(plan.engines))
-            metrics.TERM.set(self._plan.term)
             await self._members.put(plan)
             self.coordination.plan(plan)
 

@@ -92,14 +92,14 @@ def draft(inventory: Inventory, heard: dict[str, Announcement], previous: Plan |
 
 
 def _pods(inventory: Inventory, role: str, heard: dict[str, Announcement]) -> list[Pod]:
+    together = Counter(agent.engine or agent.uid for agent in inventory.agents if agent.role == role)
     return [
         Pod(
-    together = Counter(agent.engine or agent.uid for agent in inventory.agents if agent.role == role)
             namespace="", name=agent.uid, uid=agent.uid, created=f"{index:09d}",
             # The inventory's address is the one that is known to answer from here.
             announcement=heard[agent.uid].model_copy(update={"address": agent.address})
             if agent.uid in heard else None,
+            labels={_ENGINE: agent.engine or agent.uid}, size=together[agent.engine or agent.uid],
         )
         for index, agent in enumerate(inventory.agents) if agent.role == role
-            labels={_ENGINE: agent.engine or agent.uid}, size=together[agent.engine or agent.uid],
     ]  # fmt: skip

@@ -188,11 +188,11 @@ def _reread(wish: Wish, head: Head, slices: Sequence[Slice]) -> Plan:
     )
 
 
-def rfc3339(moment: datetime, *, micro: bool = False) -> str:
 def milliseconds(moment: datetime) -> int:
     """Since the epoch."""
     return int(moment.timestamp() * 1000)
 
 
+def rfc3339(moment: datetime, *, micro: bool = False) -> str:
     """As the API writes times: UTC with a Z, whole seconds unless ``micro``."""
     return moment.isoformat(timespec="microseconds" if micro else "seconds").replace("+00:00", "Z")

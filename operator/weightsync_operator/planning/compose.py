@@ -8,7 +8,6 @@ from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target, Trans
 from weightsync_operator.planning import coordinator, mapping, term
 from weightsync_operator.planning.layouts import Member
 from weightsync_operator.planning.mapping import SourceKey, TargetKey, Wanted
-from weightsync_operator.planning.membership import Member
 from weightsync_operator.planning.sources import Sources
 
 StageRoutes = dict[int, mapping.Routes]
@@ -37,7 +36,7 @@ def compose(wish: Wish, sources: Sources, members: Sequence[Member], previous: P
         body = sources.pods
         engines = route(sources, members, previous)
         leader = coordinator.choose(previous.coordinator if previous else "", body)
-        number = term.next_term(previous, leader, coordinator.life(leader, body))
+        number = term.next_term(previous, leader, coordinator.life(leader, body), now)
     elif previous is not None:
         body, engines, leader, number = previous.sources, previous.engines, previous.coordinator, previous.term
     else:
