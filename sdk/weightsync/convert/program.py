@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ from weightsync.convert.series import AsCopies, Copies, Piece, TensorCopies
 from weightsync.layout import Layout
 from weightsync.records import Record
 
-__all__ = ["ByLoading", "CopyProgram", "Piece", "TensorCopies"]
+__all__ = ["ByLoading", "CopyProgram", "Piece", "TensorCopies", "grouped"]
 
 Extent = tuple[int, int]
 
@@ -28,6 +28,27 @@ class ByLoading(Record):
     tensors: Annotated[tuple[str, ...], Field(min_length=1), MANY]
     parameters: Annotated[tuple[str, ...], Field(min_length=1), MANY]
     reason: Annotated[str, Field(max_length=1024)]
+
+
+def grouped(rows: Iterable[tuple[str, Sequence[str], str]]) -> tuple[ByLoading, ...]:
+    """Groups that can be loaded apart: parameters that share a tensor belong to one.
+
+    rows: parameter, the checkpoint tensors that it is computed from in the checkpoint's order, and the operation.
+    """
+    groups: list[tuple[dict[str, None], dict[str, None], dict[str, None]]] = []
+    for parameter, tensors, operation in rows:
+        joined = ({**dict.fromkeys(tensors)}, {parameter: None}, {operation: None})
+        apart = []
+        for group in groups:
+            if group[0].keys() & joined[0].keys() or parameter in group[1]:
+                joined = tuple({**a, **b} for a, b in zip(group, joined, strict=True))  # type: ignore[assignment]
+            else:
+                apart.append(group)
+        groups = [*apart, joined]
+    return tuple(
+        ByLoading(tensors=tuple(tensors), parameters=tuple(parameters), reason=", ".join(operations)[:1024])
+        for tensors, parameters, operations in groups
+    )
 
 
 class CopyProgram(Record):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weightsync.buckets import assign, needed
-from weightsync.convert.program import CopyProgram, Piece, TensorCopies
+from weightsync.convert.program import CopyProgram, Piece, TensorCopies, grouped
 from weightsync.convert.series import SHORTEST, fold
 from weightsync.errors import InputError
 from weightsync.layout import lay_out
@@ -186,3 +186,16 @@ def test_groups_that_cannot_be(groups: list[dict[str, Any]], more: dict[str, str
 def test_where_it_comes_from_is_not_what_it_is() -> None:
     """Two releases that make a replica in the same way share it."""
     assert program([], origin="sglang 1").digest == program([], origin="sglang 2").digest
+
+
+def test_parameters_that_share_a_tensor_are_loaded_together() -> None:
+    """a and c share "y", c and d share "z": one call loads all three; b is loaded by itself. Operations once each."""
+    rows = [
+        ("a", ("x", "y"), "aten.mul"), ("b", ("v",), "aten.exp"), ("d", ("z",), "aten.add"),
+        ("c", ("y", "z"), "aten.mul"),
+    ]  # fmt: skip
+    found = {frozenset(g.parameters): (frozenset(g.tensors), g.reason) for g in grouped(rows)}
+    assert found == {
+        frozenset({"b"}): (frozenset({"v"}), "aten.exp"),
+        frozenset({"a", "c", "d"}): (frozenset({"x", "y", "z"}), "aten.mul, aten.add"),
+    }
