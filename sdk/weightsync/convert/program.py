@@ -21,7 +21,7 @@ Extent = tuple[int, int]
 class ByLoading(Record):
     """Parameters that no copy makes: the engine's own ``load_weights`` computes them (convert/fallback.py).
 
-    tensors: the checkpoint tensors that must go into one call, in its order; parameters: all that the call writes,
+    tensors: the checkpoint tensors that must go into one call; parameters: all that the call writes,
     each wholly; reason: why they are no copy, in a sentence.
     """
 
@@ -33,7 +33,7 @@ class ByLoading(Record):
 def grouped(rows: Iterable[tuple[str, Sequence[str], str]]) -> tuple[ByLoading, ...]:
     """Groups that can be loaded apart: parameters that share a tensor belong to one.
 
-    rows: parameter, the checkpoint tensors that it is computed from in the checkpoint's order, and the operation.
+    rows: parameter, the checkpoint tensors that it is computed from, and the operation.
     """
     groups: list[tuple[dict[str, None], dict[str, None], dict[str, None]]] = []
     for parameter, tensors, operation in rows:
@@ -46,7 +46,7 @@ def grouped(rows: Iterable[tuple[str, Sequence[str], str]]) -> tuple[ByLoading, 
                 apart.append(group)
         groups = [*apart, joined]
     return tuple(
-        ByLoading(tensors=tuple(tensors), parameters=tuple(parameters), reason=", ".join(operations)[:1024])
+        ByLoading(tensors=tuple(tensors), parameters=tuple(parameters), reason=", ".join(sorted(operations))[:1024])
         for tensors, parameters, operations in groups
     )
 
