@@ -9,11 +9,11 @@ import structlog
 
 from weightsync.errors import InputError
 from weightsync_agent.base import Common
-from weightsync_agent.engine_agent import EngineAgent
 from weightsync_agent.drivers.kept_term import OwnTerms
+from weightsync_agent.engine_agent import EngineAgent
 from weightsync_agent.engines.keys import Keys
 from weightsync_agent.engines.sglang import SGLangEngine
-from weightsync_agent.journal.file import CountersFile, DecisionFile, JournalFile
+from weightsync_agent.journal.file import DecisionFile, JournalFile
 from weightsync_agent.own_pod.api import Api
 from weightsync_agent.own_pod.base import Identity, OwnPod
 from weightsync_agent.own_pod.cluster import KubernetesOwnPod
