@@ -37,7 +37,7 @@ def weightsync_crd() -> dict[str, Any]:
         _column("Behind", "integer", ".status.counts.behind", "Engines that serve an older version.", wide=True),
         _column("Failed", "integer", ".status.counts.failed", "Engines that could not be served.", wide=True),
         _column("Label", "string", ".status.label", "The trainer's own label of the version.", wide=True),
-        _column("Term", "integer", ".status.head.term", "When the coordinator's term began, in milliseconds since 1970.", wide=True),
+        _column("Term", "integer", ".status.head.term", "When its coordinator began, in ms since 1970.", wide=True),
         _column("Age", "date", ".metadata.creationTimestamp", "When it was created."),
     ]
     version = {"additionalPrinterColumns": columns, "subresources": {"status": {}}}

@@ -25,7 +25,9 @@ class Head(WireRecord):
     trainer pod; slices: names of WeightSyncSlices, which exist before a head names them.
     """
 
-    term: Annotated[Count, Field(description="Fences coordinators: rises only when the coordinator changes. Milliseconds since 1970.")]
+    term: Annotated[
+        Count, Field(description="Fences coordinators: rises only with another one. Milliseconds since 1970.")
+    ]
     generation: Annotated[Count, Field(description="Rises with every change of the plan; fences nothing.")]
     coordinator: Annotated[str, Field(max_length=128, description="Uid of the trainer pod whose agent coordinates.")]
     slices: Annotated[
