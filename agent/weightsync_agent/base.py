@@ -29,7 +29,7 @@ class Common:
         self.own_pod = own_pod
         self.verifier = verifier
         self.client = PeerClient(credentials.headers)
-        self.volume = Volume(settings.directory)
+        self.volume = Volume(settings.directory, settings.programs)
         self.limit = memory_limit(settings.memory_limit)
         low, high = settings.ports
         self.transfer = TransferSettings(

@@ -66,6 +66,7 @@ class Settings(BaseSettings):
     engine_admin_key_file: Path | None = None
     engine_api_key_file: Path | None = None
     probe_seconds: Seconds = 1.0  # between two looks at the engine's incarnation
+    programs: Path | None = None  # the folder of its ranks' copy programs; unset: layouts in the volume
 
     # How agents know one another.
     auth: Auth | None = None  # unset: token in a cluster, secret with a plan file

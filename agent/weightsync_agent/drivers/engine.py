@@ -79,7 +79,7 @@ class EngineDriver:
         self._ranks = EngineRanks(
             volume, programs, start, memory_limit=memory_limit, arenas=arenas, served=lambda: self.machine.version
         )
-        self._look_at = Look(adapter, journal, self._ranks)
+        self._look_at = Look(adapter, journal, self._ranks, self._lacks_programs)
         self._decided: Decided | None = None
         self._probe = probe_seconds
         self._initial_gate = initial_gate
@@ -210,6 +210,14 @@ class EngineDriver:
             await asyncio.wait({self._pausing})
         return await self._look_at.take()
 
+    def _lacks_programs(self) -> None:
+        """Nobody can feed the engine meanwhile, and only its owner can help. What it serves it goes on serving."""
+        why = self._look_at.missing
+        log.warning("the engine cannot be fed", why=why)
+        if self._own_pod.gate is None or not self._own_pod.gate.status:
+            self._own_pod.set_gate(False, "NoCopyProgram", why)
+        self._announce()
+
     def _announce(self) -> None:
         ready = self.machine.state not in (m.LeaderState.ABSENT, m.LeaderState.LOOKING, m.LeaderState.REFUSED)
         self._own_pod.announce(
@@ -218,7 +226,7 @@ class EngineDriver:
                 incarnation=self.machine.incarnation,
                 ready=ready,
                 targets=self._ranks.announced(),
-                refused=self.machine.problem[:1024],
+                refused=(self.machine.problem or self._look_at.missing)[:1024],
             )
         )
 

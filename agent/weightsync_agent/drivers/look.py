@@ -3,6 +3,9 @@
 To be made while no commit runs: it pauses the engine, or stops it between two batches.
 """
 
+from collections.abc import Callable
+
+from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError
 from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.drivers.certificate import Certificate
@@ -26,13 +29,17 @@ from weightsync_agent.protocol.engine_leader import Seen
 
 
 class Look:
-    """What one agent needs to look at its engine."""
+    """What one agent needs to look at its engine. tell: that a look has what stands in ``missing``."""
 
-    def __init__(self, adapter: EngineAdapter, journal: StateFile[Journal], ranks: EngineRanks) -> None:
+    def __init__(
+        self, adapter: EngineAdapter, journal: StateFile[Journal], ranks: EngineRanks, tell: Callable[[], None]
+    ) -> None:
         self._adapter = adapter
         self._file = journal
         self._ranks = ranks
         self.base = ""  # what a fresh engine calls its checkpoint
+        self.missing = ""  # why there are no copy programs, while a look waits for them
+        self._tell = tell
         self._goes_on = False
 
     async def take(self) -> Seen:
@@ -58,7 +65,7 @@ class Look:
             await adapter.capabilities()  # asked before the pause, not in it
         else:
             await adapter.pause("Abort")  # it held a version once, and holds another or none now: it may not answer
-        await self._ranks.open(await self._ranks.volume.wait_for_programs(len(info.ranks)))
+        await self._ranks.open(await self._programs(len(info.ranks)))
         if whole:
             await adapter.pause("InPlace")  # it goes on where it was, and its requests lose nothing
         self._goes_on = whole
@@ -67,6 +74,19 @@ class Look:
         finally:
             if self._goes_on:
                 await adapter.resume()
+
+    async def _programs(self, ranks: int) -> tuple[CopyProgram, ...]:
+        def miss(sentence: str) -> None:
+            self.missing = sentence
+            self._tell()
+
+        try:
+            return await self._ranks.volume.wait_for_programs(ranks, miss)
+        except InputError as error:
+            miss(str(error))
+            raise
+        finally:
+            self.missing = ""
 
     def _read(self) -> tuple[Journal | None, str]:
         try:

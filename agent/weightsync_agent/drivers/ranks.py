@@ -75,7 +75,7 @@ class EngineRanks:
         return ArenaRef(
             rank=rank,
             arena=arena.path,
-            program=self.volume.rank_program(rank),
+            program=self._programs.path(arena.program.digest),  # our own copy: nobody exchanges it under the hook
             layout=arena.program.layout.digest,
             grant=grant,
             root=root,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import weightsync_agent.volume
 from weightsync.arena import ArenaState
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
 from weightsync.errors import EngineError, PeerError, ProtocolError, Refused, TransferError
@@ -162,6 +163,9 @@ class Programs:
     """Keeps nothing."""
 
     def put(self, kept: CopyProgram) -> None: ...
+
+    def path(self, digest: str) -> Path:
+        return Path(f"{digest}.json")
 
 
 class World:
@@ -656,3 +660,57 @@ async def test_a_term_outlives_the_engines_agent(tmp_path: Path) -> None:
         await again.driver.grant(grant_request())
     assert caught.value.reason == "StaleTerm"
     await again.driver.close()
+
+
+async def test_an_engine_without_copy_programs_says_so_until_they_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gate and its announcement name the ranks and what to do; nothing of it is left once they came."""
+    monkeypatch.setattr(weightsync_agent.volume, "PATIENCE", 1)
+    world = World(tmp_path, ranks=2)
+    path = world.driver._ranks.volume.rank_program(1)
+    text = path.read_bytes()
+    path.unlink()
+    await world.look()
+    await until(lambda: world.pod.gate is not None)
+    assert world.pod.gate is not None
+    assert (world.pod.gate.status, world.pod.gate.reason) == (False, "NoCopyProgram")
+    said = f"no copy program for rank 1 of 2: {path} is not there; an init container in the engine's image writes it"
+    assert world.pod.gate.message.startswith(said)
+    assert world.pod.announcement is not None
+    assert world.pod.announcement.refused == world.pod.gate.message
+    path.write_bytes(text)
+    await world.seen()
+    assert world.state is LeaderState.FRESH
+    assert world.pod.announcement.refused == ""
+    await world.driver.close()
+
+
+async def test_a_copy_program_that_is_none_is_said_and_read_again(tmp_path: Path) -> None:
+    """Whoever wrote it sees the file and its first wrong field; a whole one in its place is taken."""
+    world = World(tmp_path)
+    path = world.driver._ranks.volume.rank_program(0)
+    text = path.read_bytes()
+    path.write_bytes(b"{}")
+    await world.look()
+    await until(lambda: world.state is LeaderState.ABSENT)
+    assert world.pod.announcement is not None
+    assert world.pod.announcement.refused == f"{path}: layout: Field required"
+    path.write_bytes(text)
+    await world.seen()
+    assert world.state is LeaderState.FRESH
+    assert world.pod.announcement.refused == ""
+    await world.driver.close()
+
+
+async def test_the_program_of_another_model_is_refused(tmp_path: Path) -> None:
+    """A file that another engine's start left: the first parameter that this engine does not have so is named."""
+    world = World(tmp_path)
+    path = world.driver._ranks.volume.rank_program(0)
+    other = CopyProgram(layout=lay_out([("w", "float32", (8,))]), tensors=())
+    path.write_bytes(other.canonical())
+    await world.seen()
+    assert world.state is LeaderState.REFUSED
+    assert world.pod.announcement is not None
+    assert world.pod.announcement.refused == "rank 0: w float32 (8,) in the layout, float32 (4,) in the engine"
+    await world.driver.close()
