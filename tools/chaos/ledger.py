@@ -29,6 +29,11 @@ class Ledger(Versions):
         with self._lock:
             self._lives.append([])
 
+    def lives(self, number: int) -> bool:
+        """The life of the trainer that published it goes on: else nobody is left to say what became of it."""
+        with self._lock:
+            return number in self._lives[-1]
+
     def publish(self) -> int:
         """The number of the next publish, whose weights are held from now on."""
         with self._lock:

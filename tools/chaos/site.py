@@ -140,7 +140,12 @@ class Site:
         ]
 
     def outcome(self, number: int, seconds: float = OUTCOME_SECONDS) -> dict[str, str]:
-        """Each engine's outcome, once every living rank was told; what came until then where one is not told."""
+        """Each engine's outcome, once every living rank was told; what came until then where one is not told.
+
+        At once for a publish of a former life: its ranks are gone, and with them whoever waited for the outcome.
+        """
+        if not self.ledger.lives(number):
+            return self.outcomes(number)
         until(lambda: len(self.said("outcome", number)) >= sum(rank.alive for rank in self.ranks), seconds, 0.02)
         return self.outcomes(number)
 

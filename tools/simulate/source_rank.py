@@ -269,7 +269,10 @@ class SourceRank:
                 self.broken(publish.id, "TrainerRestarted", "the trainer ended before all was copied")
 
     def begin(self, nonce: str, sequence: int, label: str) -> Work:
-        """publish() was called."""
+        """publish() was called: what a former Publisher copied, and has no name yet, is given up."""
+        for former in list(self.publishes.values()):
+            if former.nonce != nonce and former.version is None:
+                self.broken(former.id, "TrainerRestarted", "another Publisher published before all ranks had")
         publish = Publish(self.world.nonce(16), nonce, sequence, label)
         self.publishes[publish.id] = publish
         programs = sorted(self._wanted())

@@ -98,6 +98,7 @@ class SourceRank:
                 return local.BeginAnswer(id=again.id, replicas=self._replicas(again))
         publish = Publish(request)
         self.publishes.keep(publish)
+        self._void_former(request.nonce)
         try:
             replicas = await self._take(publish)
         except BaseException:
@@ -111,6 +112,15 @@ class SourceRank:
 
     async def _take(self, publish: Publish) -> tuple[local.Replica, ...]:
         for digest in self._coordinator.wanted():
+    def _void_former(self, nonce: str) -> None:
+        """What a former Publisher copied, and has no name yet, will get none: its partners began anew with us.
+
+        The coordinator voids it when it hears of our publish; which may be waiting for the very arena that it holds.
+        """
+        for publish in self.publishes.all():
+            if publish.request.nonce != nonce and publish.version is None and publish.trouble is None:
+                self._break(publish, "TrainerRestarted", "another Publisher published before all ranks had")
+
             publish.parts[digest] = Part(await self._programs.get(digest))
         publish.check()
         publish.ready()  # where nothing is served, nothing is waited for

@@ -113,6 +113,45 @@ def test_a_version_without_an_outcome_frees_its_arena_at_the_deadline(world: Run
     in_virtual_time(main())
 
 
+@pytest.mark.parametrize("arenas", [1, 2])
+def test_a_former_lifes_publish_that_nobody_joined_holds_no_arena(
+    world: Run, in_virtual_time: Run, arenas: int
+) -> None:
+    """All ranks were restarted when this one had copied and others had not: its version will never have a name."""
+
+    async def main() -> None:
+        w = world(arenas=arenas)
+        for number in range(1, arenas + 1):
+            w.client.slow[number] = 60.0  # as long as a coordinator waits for the others
+            await w.publish(number)
+        await w.source.renew(w.who(OTHER))
+        began = asyncio.get_running_loop().time()
+        await asyncio.wait_for(w.source.begin(w.request(1, OTHER)), 100)
+        assert asyncio.get_running_loop().time() - began < 1
+        await w.source.close()
+
+    in_virtual_time(main())
+
+
+def test_a_former_lifes_version_is_finished(world: Run, in_virtual_time: Run) -> None:
+    """All ranks had published it: its bytes stay until it is decided, whoever publishes next."""
+
+    async def main() -> None:
+        w = world(arenas=1)
+        first = await w.publish(1)
+        await asyncio.sleep(1)
+        await w.source.renew(w.who(OTHER))
+        second = asyncio.create_task(w.source.begin(w.request(1, OTHER)))
+        await asyncio.sleep(5)
+        assert not second.done()
+        assert w.of(first).state is ReplicaState.FILLED
+        w.client.ended.set()
+        await asyncio.wait_for(second, 10)
+        await w.source.close()
+
+    in_virtual_time(main())
+
+
 def test_a_late_answer_names_no_arena_of_another_publish(world: Run, in_virtual_time: Run) -> None:
     """publish 1 failed and its arena went to publish 2; then the answer to publish 1 comes."""
 

@@ -26,6 +26,15 @@ def test_a_life_counts_its_publishes_from_one(ledger: Ledger) -> None:
     assert ledger.number(f"{FIRST}.1") == 1
 
 
+def test_nobody_says_the_outcome_of_a_former_lifes_publish(ledger: Ledger) -> None:
+    """Whoever waited for it is gone: a trial that waited too would count its own patience as time to heal."""
+    former = ledger.publish()
+    assert ledger.lives(former)
+    ledger.new_life()
+    assert not ledger.lives(former)
+    assert ledger.lives(ledger.publish())
+
+
 @pytest.mark.parametrize(
     "name",
     [
