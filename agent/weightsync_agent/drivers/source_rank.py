@@ -96,9 +96,9 @@ class SourceRank:
             if self.publishes.get(again.id) is again:
                 again.check()
                 return local.BeginAnswer(id=again.id, replicas=self._replicas(again))
+        self._void_former(request.nonce)
         publish = Publish(request)
         self.publishes.keep(publish)
-        self._void_former(request.nonce)
         try:
             replicas = await self._take(publish)
         except BaseException:
@@ -110,8 +110,6 @@ class SourceRank:
         self._background.spawn(self._join(publish))
         return local.BeginAnswer(id=publish.id, replicas=replicas)
 
-    async def _take(self, publish: Publish) -> tuple[local.Replica, ...]:
-        for digest in self._coordinator.wanted():
     def _void_former(self, nonce: str) -> None:
         """What a former Publisher copied, and has no name yet, will get none: its partners began anew with us.
 
@@ -121,6 +119,8 @@ class SourceRank:
             if publish.request.nonce != nonce and publish.version is None and publish.trouble is None:
                 self._break(publish, "TrainerRestarted", "another Publisher published before all ranks had")
 
+    async def _take(self, publish: Publish) -> tuple[local.Replica, ...]:
+        for digest in self._coordinator.wanted():
             publish.parts[digest] = Part(await self._programs.get(digest))
         publish.check()
         publish.ready()  # where nothing is served, nothing is waited for
