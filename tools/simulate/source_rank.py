@@ -129,8 +129,8 @@ class SourceRank:
 
     def _act(self, action: object) -> None:  # noqa: C901, PLR0912 - one case for each action
         match action:
-            case s.Fill(publish, replica, fresh):
-                self._fill(publish, replica, fresh)
+            case s.Fill(publish, replica):
+                self._fill(publish, replica)
             case s.Abandon(publish, reason, message):
                 for future in self._waiting(publish):
                     future.fail(Refused(message, reason=reason))
@@ -191,7 +191,7 @@ class SourceRank:
         found = self.publishes.get(publish)
         return list(found.waiting.values()) if found is not None else []
 
-    def _fill(self, publish: str, replica: s.ReplicaId, fresh: bool) -> None:
+    def _fill(self, publish: str, replica: s.ReplicaId) -> None:
         if replica not in self.arenas:
             if self.world.fault_chance("no room"):
                 self.queue.append(s.NoRoom(publish, replica, "no room"))

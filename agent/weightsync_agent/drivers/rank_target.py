@@ -155,12 +155,8 @@ class RankTarget:
                 raise TransferError(f"rank {self.program.rank} has no registered arena")
             agree(request.ours, self.worker.capabilities)
             fence.check(request.term, request.coordinator)  # another may have come while this one waited
-            actions = chosen.handle(t.Ask(request, secrets.token_hex(16)))
+            actions = self._unfenced(chosen, chosen.handle(t.Ask(request, secrets.token_hex(16))))
             for action in actions:
-                if isinstance(action, t.ReplaceWorker):
-                    self._background.spawn(self._replace_worker(chosen))
-                if isinstance(action, t.RefuseAsk):
-                    raise Refused(action.message, reason="Fencing", status=503)
                 chosen.seals(action)
             given = next(action for action in actions if isinstance(action, t.GiveGrant))
         return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities)
@@ -169,12 +165,17 @@ class RankTarget:
         """The first arena, to certify the engine in. Raises Refused (Fencing) while a writer may still write."""
         first = self.arenas[0]
         async with self._lock:
-            for action in first.handle(t.Lend()):
-                if isinstance(action, t.ReplaceWorker):
-                    self._background.spawn(self._replace_worker(first))
-                if isinstance(action, t.RefuseAsk):
-                    raise Refused(f"rank {self.program.rank}: {action.message}", reason="Fencing", status=503)
+            self._unfenced(first, first.handle(t.Lend()))
         return first.arena
+
+    def _unfenced(self, asked: TargetArena, actions: list[object]) -> list[object]:
+        """What is to be done now that nobody can write. Raises Refused (Fencing), and sees to the fence, before."""
+        for action in actions:
+            if isinstance(action, t.ReplaceWorker):
+                self._background.spawn(self._replace_worker(asked))
+            if isinstance(action, t.RefuseAsk):
+                raise Refused(f"rank {self.program.rank}: {action.message}", reason="Fencing", status=503)
+        return actions
 
     async def returned(self) -> None:
         """What lies in the arena is nothing any more, and grants may be given again."""

@@ -105,13 +105,12 @@ class Shelf:
                 chosen = choose(replicas, self.count)
                 if chosen is None:
                     continue
-                fresh = isinstance(chosen, int)
-                replica = Replica(s.ReplicaId(program, chosen)) if isinstance(chosen, int) else chosen
-                if fresh:
-                    replicas.append(replica)
+                if isinstance(chosen, int):
+                    replicas.append(Replica(s.ReplicaId(program, chosen)))
+                replica = replicas[-1] if isinstance(chosen, int) else chosen
                 publish.waiting.remove(program)
                 replica.handle(Take(publish.id, publish.turn, publish.name), now)
-                actions.append(s.Fill(publish.id, replica.id, fresh))
+                actions.append(s.Fill(publish.id, replica.id))
         return actions
 
     def no_room(self, event: s.NoRoom, now: float) -> list[object]:

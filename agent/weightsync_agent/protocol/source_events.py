@@ -226,13 +226,12 @@ class Compare:
 class Fill:
     """Let the publish fill this arena: its header says Filling before anything is answered.
 
-    fresh: it was not there before. Whoever performs this makes the arena where it is not there (any more, or yet: an
-    earlier Fill of it may have failed); NoRoom where that fails. Comes once for each program of the publish.
+    Whoever performs this makes the arena where it is not there (any more, or yet: an earlier Fill of it may have
+    failed); NoRoom where that fails. Comes once for each program of the publish.
     """
 
     publish: str
     replica: ReplicaId
-    fresh: bool
 
 
 @dataclass(frozen=True)

@@ -275,7 +275,7 @@ class Target(Machine[TargetState]):
 
     def _fence(self, event: Ask | Lend, now: float) -> list[object]:
         writers = sorted(self.grant.open) if self.grant else []
-        why = f"{', '.join(writers)} may still write to rank {self.rank}: its transfer worker is replaced; ask again"
+        why = f"{', '.join(writers)} may still write: its transfer worker is replaced; ask again"
         return [ReplaceWorker(), RefuseAsk(why)]
 
     def _forget(self, event: Lend, now: float) -> list[object]:

@@ -436,7 +436,7 @@ def test_an_arena_of_a_broken_version_is_not_filled_before_its_routes_have_ended
     assert rig(s.Broken("p1", "Wrong", "m")) == [s.Empty(s.ReplicaId(P, 0))]
     assert fills(rig.begin(2)) == []
     rig(s.Ended("s1", 1, "c"))
-    assert fills(rig.over(verified=False)) == [("p2", 0, False)]
+    assert fills(rig.over(verified=False)) == [("p2", 0)]
 
 
 def test_an_order_ends_a_grace_after_its_deadline() -> None:
@@ -542,18 +542,18 @@ def test_a_held_worker_is_left_in_every_state(state: SourceState) -> None:
 # --- publishes ---
 
 
-def fills(actions: list[object]) -> list[tuple[str, int, bool]]:
-    return [(a.publish, a.replica.index, a.fresh) for a in actions if isinstance(a, s.Fill)]
+def fills(actions: list[object]) -> list[tuple[str, int]]:
+    return [(a.publish, a.replica.index) for a in actions if isinstance(a, s.Fill)]
 
 
 def test_with_two_arenas_the_next_is_filled_while_one_is_on_the_wire() -> None:
     """v+2 waits for v's decision, and for nothing else."""
     rig = running()
-    assert fills(rig.publish(2)) == [("p2", 1, True)]
+    assert fills(rig.publish(2)) == [("p2", 1)]
     assert fills(rig.begin(3)) == []
     rig.over("t")
     rig.over("u")
-    assert fills(rig(s.Ended("s1", 1, "c", version(1)))) == [("p3", 0, False)]
+    assert fills(rig(s.Ended("s1", 1, "c", version(1)))) == [("p3", 0)]
 
 
 @pytest.mark.parametrize(
@@ -569,7 +569,7 @@ def test_a_decision_seals_and_frees_at_once(event: object) -> None:
     actions = rig(event)
     decided = event != s.Settled("p1", None)
     assert only(actions, s.Seal) == ([s.Seal(s.ReplicaId(P, 0), version(1), 1, (B0, B1))] if decided else [])
-    assert fills(actions) == [("p3", 0, False)]
+    assert fills(actions) == [("p3", 0)]
 
 
 @pytest.mark.parametrize(
@@ -584,7 +584,7 @@ def test_a_decided_version_is_kept_until_the_other_arena_is_taken(first: object,
     """A publish between the two takes the other arena: the decided one stays sealed."""
     rig = idle()
     assert kinds(rig(first)) == ["Seal"]
-    assert fills(rig.begin(2)) == [("p2", 1, True)]
+    assert fills(rig.begin(2)) == [("p2", 1)]
     assert rig(second) == []
     assert rig.state() is ReplicaState.SEALED
 
@@ -594,7 +594,7 @@ def test_the_last_sealed_one_is_filled_only_where_no_other_is_free() -> None:
     rig = Rig()
     rig.sealed(1)
     rig.sealed(2)
-    assert fills(rig.begin(3)) == [("p3", 0, False)]
+    assert fills(rig.begin(3)) == [("p3", 0)]
     assert rig.state(index=1) is ReplicaState.SEALED
 
 
@@ -609,7 +609,7 @@ def test_with_one_arena_a_publish_ends_the_repair_that_reads_it() -> None:
     rig.order(1, "s2")
     actions = rig.over("u", verified=False)
     assert refusal(actions) == [("s2", "NotFilled")]
-    assert fills(actions) == [("p2", 0, False)]
+    assert fills(actions) == [("p2", 0)]
 
 
 def test_with_one_arena_a_publish_does_not_end_the_sync_of_what_is_undecided() -> None:
@@ -619,7 +619,7 @@ def test_with_one_arena_a_publish_does_not_end_the_sync_of_what_is_undecided() -
     rig.order(1)
     assert rig(s.Begin("p2", (P,))) == []
     rig.over()
-    assert fills(rig(s.Settled("p1", None))) == [("p2", 0, False)]
+    assert fills(rig(s.Settled("p1", None))) == [("p2", 0)]
 
 
 def test_a_repair_is_not_begun_while_a_publish_waits_for_its_arena() -> None:
@@ -631,16 +631,16 @@ def test_a_repair_is_not_begun_while_a_publish_waits_for_its_arena() -> None:
     rig(s.Begin("p2", (P,)))
     rig(s.RouteOver(route(), False, (0,)))
     assert refusal(rig.order(1, "s2")) == [("s2", "NotFilled")]
-    assert fills(rig(s.LaneDead(0))) == [("p2", 0, False)]
+    assert fills(rig(s.LaneDead(0))) == [("p2", 0)]
 
 
 def test_publishes_that_wait_are_served_in_their_order_and_per_program() -> None:
     """p2 gets Q at once, P when it is free; p3 after p2."""
     rig = Rig(arenas=1)
     rig.publish(1)
-    assert fills(rig.begin(2, (P, Q))) == [("p2", 0, True)]
+    assert fills(rig.begin(2, (P, Q))) == [("p2", 0)]
     assert fills(rig.begin(3)) == []
-    assert fills(rig(s.Settled("p1", None))) == [("p2", 0, False)]
+    assert fills(rig(s.Settled("p1", None))) == [("p2", 0)]
     assert only(rig(s.Broken("p2", "Wrong", "m")), s.Abandon) == []
     assert [r.owner for r in rig.source.shelf.all() if r.id.program == P] == ["p3"]
 
@@ -660,7 +660,7 @@ def test_a_broken_publish_leaves_its_arenas_empty_and_free() -> None:
     rig = Rig(arenas=1)
     rig.publish(1, copied=False)
     assert rig(s.Broken("p1", "Wrong", "m")) == [s.Empty(s.ReplicaId(P, 0))]
-    assert fills(rig.begin(2)) == [("p2", 0, False)]
+    assert fills(rig.begin(2)) == [("p2", 0)]
     rig(s.Named("p1", LINEAGE, 1))
     assert [r.name for r in rig.source.shelf.all()] == [""]
 
@@ -706,10 +706,10 @@ def test_where_there_is_no_room_an_unwanted_arena_goes_before_the_publish_does()
     """Even a sealed one; with nothing to give up, the publish is told why."""
     rig = Rig()
     rig.sealed(1, (Q,))
-    assert fills(rig(s.Begin("p2", (P,)))) == [("p2", 0, True)]
+    assert fills(rig(s.Begin("p2", (P,)))) == [("p2", 0)]
     assert rig(s.NoRoom("p2", s.ReplicaId(P, 0), "m")) == [
         s.Remove(s.ReplicaId(Q, 0)),
-        s.Fill("p2", s.ReplicaId(P, 0), True),
+        s.Fill("p2", s.ReplicaId(P, 0)),
     ]
     assert rig(s.NoRoom("p2", s.ReplicaId(P, 0), "too big")) == [s.Abandon("p2", "NoRoom", "too big")]
     assert rig.source.shelf.all() == []
@@ -719,11 +719,11 @@ def test_where_there_is_no_room_an_unwanted_arena_goes_before_the_publish_does()
 def test_no_replica_stays_whose_arena_was_never_made() -> None:
     """Two arenas could not be made: the next publish gets both anew, and the old failures take nothing from it."""
     rig = Rig()
-    assert fills(rig(s.Begin("p1", (P, Q)))) == [("p1", 0, True), ("p1", 0, True)]
+    assert fills(rig(s.Begin("p1", (P, Q)))) == [("p1", 0), ("p1", 0)]
     rig(s.NoRoom("p1", s.ReplicaId(P, 0), "m"))
     rig(s.NoRoom("p1", s.ReplicaId(Q, 0), "m"))
     assert rig.source.shelf.all() == []
-    assert fills(rig(s.Begin("p2", (P, Q)))) == [("p2", 0, True), ("p2", 0, True)]
+    assert fills(rig(s.Begin("p2", (P, Q)))) == [("p2", 0), ("p2", 0)]
     rig(s.NoRoom("p1", s.ReplicaId(Q, 0), "m"))
     assert len(rig.source.shelf.owned("p2")) == 2
 
@@ -744,7 +744,7 @@ def test_only_the_newest_of_what_outlived_the_agent_is_compared_and_offered() ->
     assert refusal(rig.order(3, "s0", programs=(Q,))) == [("s0", "NotFilled")]
     rig.publish(5)
     assert rig.source.shelf.publishes["p5"].turn == 5
-    assert fills(Rig()(s.Begin("p1", (P,)))) == [("p1", 0, True)]
+    assert fills(Rig()(s.Begin("p1", (P,)))) == [("p1", 0)]
 
 
 @pytest.mark.parametrize(
@@ -776,7 +776,7 @@ def test_a_found_arena_is_filled_before_its_bytes_were_compared() -> None:
     """A publish does not wait; the late word changes nothing."""
     rig = Rig(arenas=1)
     rig(s.Found((found(P, 4, 4),)))
-    assert fills(rig.begin(5)) == [("p5", 0, False)]
+    assert fills(rig.begin(5)) == [("p5", 0)]
     assert rig(s.Compared(s.ReplicaId(P, 0), False)) == []
     assert rig(s.Compared(s.ReplicaId(Q, 0), True)) == []
     assert rig.state() is ReplicaState.FILLING

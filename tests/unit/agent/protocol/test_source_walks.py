@@ -76,6 +76,7 @@ class Walk:
         self.started: set[s.RouteId] = set()
         self.orders: list[s.Ordered] = []
         self.sealed: dict[s.ReplicaId, str] = {}
+        self.made: set[s.ReplicaId] = set()  # arenas that are there
         self.syncs = 0
         self.number = 0
         self.comparing: list[s.Compare] = []
@@ -85,6 +86,7 @@ class Walk:
         )
         if self.dice.random() < 0.5:
             self.sealed = {each.replica: each.version.name for each in found if each.turn == 3}
+            self.made = {each.replica for each in found}
             self.feed(s.Found(found))
 
     # --- the source's actions ---
@@ -97,9 +99,10 @@ class Walk:
 
     def do(self, action: object) -> list[object]:  # noqa: C901 - a case for each action
         match action:
-            case s.Fill(publish, replica, True) if self.dice.random() < 0.1:
+            case s.Fill(publish, replica) if replica not in self.made and self.dice.random() < 0.1:
                 return [s.NoRoom(publish, replica, "m")]
-            case s.Fill(publish, replica, _):
+            case s.Fill(publish, replica):
+                self.made.add(replica)
                 reading = [w for w in self.writes if w.replica == replica and w.lane not in self.dead]
                 assert not reading, f"{replica} is filled while {reading} read it"
                 self.sealed.pop(replica, None)
@@ -112,6 +115,7 @@ class Walk:
             case s.Seal(replica, version):
                 self.sealed[replica] = version.name
             case s.Empty(replica) | s.Remove(replica):
+                self.made -= {replica} if isinstance(action, s.Remove) else set()
                 assert not isinstance(action, s.Remove) or not self.reads(replica)
                 self.sealed.pop(replica, None)
             case s.TakeOrder(sync) | s.RefuseOrder(sync):
