@@ -14,8 +14,9 @@ from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.peers.server import answers
 from weightsync_agent.settings import Settings
 from weightsync_agent.transfer import capabilities
-from weightsync_agent.transfer.settings import TransferSettings, child_environment
+from weightsync_agent.transfer.settings import child_environment
 from weightsync_agent.transfer.supervisor import TransferWorker
+from weightsync_agent.transport import transfer_settings
 from weightsync_agent.volume import Volume
 
 log = structlog.get_logger(__name__)
@@ -31,10 +32,7 @@ class Common:
         self.client = PeerClient(credentials.headers)
         self.volume = Volume(settings.directory, settings.programs)
         self.limit = memory_limit(settings.memory_limit)
-        low, high = settings.ports
-        self.transfer = TransferSettings(
-            io_threads=settings.io_threads, slice_bytes=settings.slice_bytes, min_port=low, max_port=high
-        )
+        self.transfer = transfer_settings(settings)
         environment = child_environment(self.transfer, settings.host, os.environ)
         self.capabilities = capabilities.of(capabilities.installed(), environment)
         self.ready = False
@@ -42,7 +40,7 @@ class Common:
     async def start_worker(self, name: str) -> TransferWorker:
         """A transfer worker of this agent; its death is logged, and the next use of it fails."""
         worker = await TransferWorker.start(self.settings.host, self.transfer, name=name)
-        log.info("transfer worker", name=name, session=worker.session)
+        log.info("transfer worker", name=name, session=worker.session, transport=worker.capabilities.transport)
         return worker
 
     def routes(self) -> list[web.RouteDef]:

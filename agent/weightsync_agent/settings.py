@@ -30,6 +30,7 @@ def _quantity(value: object) -> object:
 
 Bytes = Annotated[int, Field(ge=1), BeforeValidator(_quantity)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+_DEVICES = r"^([A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*)?$"
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -85,6 +86,18 @@ class Settings(BaseSettings):
         "15000-17000"
     )
 
+    # What carries the bytes, alike on all agents. auto: RDMA where this pod has a usable device, else TCP, said in
+    # the log; rdma never becomes TCP.
+    transport: Literal["auto", "rdma", "tcp"] = "tcp"
+    devices: Annotated[str, Field(pattern=_DEVICES, description="<device>[,<device>...]")] = ""  # empty: all usable
+    device_port: Annotated[int, Field(ge=1, le=255)] | None = None  # MC_IB_PORT
+    gid_index: Annotated[int, Field(ge=0, le=255)] | None = None  # MC_GID_INDEX: alike in kind on all nodes
+    traffic_class: Annotated[int, Field(ge=0, le=255)] | None = None  # MC_IB_TC
+    service_level: Annotated[int, Field(ge=0, le=15)] | None = None  # MC_IB_SL
+    rdma_mtu: Annotated[int, Field(description="512, 1024, 2048 or 4096")] | None = None  # MC_MTU: alike on all nodes
+    queue_pairs: Annotated[int, Field(ge=1, le=255)] | None = None  # MC_NUM_QP_PER_EP
+    retries: Annotated[int, Field(ge=1, le=127)] | None = None  # MC_RETRY_CNT
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
 
@@ -96,7 +109,7 @@ class Settings(BaseSettings):
         """A Service named ``weightsync`` makes the kubelet set WEIGHTSYNC_PORT=tcp://... in every pod beside it."""
         return names.AGENT_PORT if isinstance(value, str) and value.startswith("tcp://") else value
 
-    @field_validator("log_level", "log_format", mode="before")
+    @field_validator("log_level", "log_format", "transport", mode="before")
     @classmethod
     def _any_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
@@ -110,6 +123,13 @@ class Settings(BaseSettings):
         # Two ports per worker, and a port just closed cannot be bound again for 60 s.
         if high - low < 19:
             raise ValueError(f"{value} holds {high - low + 1} ports: give at least 20, or a worker cannot restart")
+        return value
+
+    @field_validator("rdma_mtu")
+    @classmethod
+    def _mtu(cls, value: int | None) -> int | None:
+        if value is not None and value not in {512, 1024, 2048, 4096}:
+            raise ValueError("an RDMA packet has 512, 1024, 2048 or 4096 bytes")
         return value
 
     @model_validator(mode="after")
@@ -170,6 +190,11 @@ class Settings(BaseSettings):
     def host(self) -> str:
         """The host that peers dial, without brackets."""
         return self.advertise or self.pod_ip or self._host
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The only devices that may be used; empty for all."""
+        return tuple(self.devices.split(",")) if self.devices else ()
 
     @property
     def ports(self) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -162,8 +163,9 @@ class Machine:
         return "\n".join(tail(log) for log in logs if log.exists())
 
 
-def _copy(source: IO[bytes], sink: IO[bytes], lead: bytes) -> None:
+def _copy(source: BufferedReader, sink: IO[bytes], lead: bytes) -> None:
+    """As it comes; with a lead, line by line."""
     with source:
-        for line in source:
-            sink.write(lead + line)
+        while part := source.readline() if lead else source.read1():
+            sink.write(lead + part)
             sink.flush()

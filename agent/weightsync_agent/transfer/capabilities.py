@@ -27,10 +27,10 @@ def installed() -> str:
 
 
 def of(version: str, environment: Mapping[str, str]) -> Capabilities:
-    """A TCP worker's capabilities. environment: that of its process."""
+    """A worker's capabilities. environment: that of its process, which forces one transport."""
     return Capabilities(
         mooncake=version,
-        transport="tcp",
+        transport="rdma" if environment.get("MC_FORCE_HCA") else "tcp",
         tcp_protocol=1 if environment.get("MC_TCP_PROTO") == "1" else 2,
         settings={name: environment[name] for name in SHARED if environment.get(name)},
     )
@@ -51,7 +51,10 @@ def agree(ours: Capabilities, theirs: Capabilities) -> None:
                 f"the first to acknowledge landed bytes (ours {ours.mooncake}, theirs {theirs.mooncake})"
             )
     if ours.transport != theirs.transport:
-        raise _mismatch(f"our transport is {ours.transport}, theirs {theirs.transport}")
+        raise _mismatch(
+            f"our transport is {ours.transport}, theirs {theirs.transport}: give both pods a device, or set "
+            "WEIGHTSYNC_TRANSPORT=tcp on all agents"
+        )
     if min(ours.tcp_protocol, theirs.tcp_protocol) < 2:
         raise _mismatch(
             f"MC_TCP_PROTO=1 is forbidden: it reports writes done before they have landed (our protocol version "

@@ -24,6 +24,7 @@ class Peer(NamedTuple):
     session: str
     tcp_protocol: int
     regions: tuple[tuple[int, int], ...]
+    transport: str = "tcp"
 
     def holds(self, address: int, nbytes: int) -> bool:
         """Whether these bytes lie within one registered region."""
@@ -51,7 +52,8 @@ async def probe(session: str, deadline_seconds: float) -> Peer:
     peer = read(answer, session)
     if peer.session != session:
         raise _unreachable(session, f"worker {peer.session} answers there")
-    if peer.tcp_protocol < ACKNOWLEDGED:
+    # On RDMA a write is done when the peer's device has acknowledged it: there is no version to ask for.
+    if peer.transport == "tcp" and peer.tcp_protocol < ACKNOWLEDGED:
         raise TransferError(
             f"worker {session} speaks version {peer.tcp_protocol} of Mooncake's TCP protocol, which reports writes "
             f"done before their bytes have landed; version {ACKNOWLEDGED} is needed: upgrade Mooncake there",
@@ -82,7 +84,9 @@ def read(answer: Any, session: str) -> Peer:
         raise _unreachable(session, f"its answer is no descriptor but {answer!r:.80}")
     try:
         regions = tuple((int(buffer["addr"]), int(buffer["length"])) for buffer in answer.get("buffers") or ())
-        return Peer(str(answer["name"]), int(answer.get("tcp_proto_version", 1)), regions)
+        version = int(answer.get("tcp_proto_version", 1))
+        transport = "tcp" if answer.get("protocol", "tcp") == "tcp" else "rdma"  # EFA has a name of its own
+        return Peer(str(answer["name"]), version, regions, transport)
     except (KeyError, TypeError, ValueError) as error:
         raise _unreachable(session, f"its descriptor has no usable {error}") from error
 

@@ -37,6 +37,7 @@ class _Mapped:
     view: memoryview
     address: int
     readers: int = 0
+    registered: bool = True
 
 
 class Registry:
@@ -55,13 +56,15 @@ class Registry:
         TransferError, also where another file has taken the path: remote writers may hold the old one's address.
         """
         with self._attaching:
-            descriptor = os.open(path, os.O_RDWR)
+            descriptor = _open(path)
             try:
                 status = os.fstat(descriptor)
                 file = (status.st_dev, status.st_ino)
                 known = self._arenas.get(path)
                 if known is not None and known.file != file:
                     raise TransferError(f"{path}: another file has taken this path; a new worker must map it")
+                if known is not None and not known.registered:
+                    raise TransferError(f"{path}: was taken from the device; a new worker must map it")
                 if known is None:
                     known = self._register(path, descriptor, file, payload, nbytes)
                 return known.address
@@ -87,10 +90,23 @@ class Registry:
             known = self._known(path)
             if known.readers:
                 raise TransferError(f"{path}: is being digested")
-            check(self._engine.unregister_memory(known.address), f"unregistering {path}")
+            self._unregister(path, known)
             del self._arenas[path]
             known.view.release()
             known.map.close()
+
+    def unregister(self, path: str) -> None:
+        """Take the arena from the device and keep it mapped: what was submitted from it fails, and lands no more.
+
+        That holds on RDMA. On TCP Mooncake goes on with what it has begun.
+        """
+        with self._attaching, self._lock:
+            self._unregister(path, self._known(path))
+
+    def _unregister(self, path: str, known: _Mapped) -> None:
+        if known.registered:
+            check(self._engine.unregister_memory(known.address), f"unregistering {path}")
+            known.registered = False
 
     def address(self, path: str, buckets: list[tuple[int, int]]) -> int:
         """Address of the payload, once all buckets lie in it. TransferError names the first that does not."""
@@ -120,6 +136,18 @@ class Registry:
         if path not in self._arenas:
             raise TransferError(f"{path}: not attached")
         return self._arenas[path]
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR)
+    except OSError as error:
+        if error.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
+            raise
+        raise TransferError(
+            f"{path}: cannot be opened for writing ({error.strerror}): RDMA registers no read-only memory, also not "
+            "to read from it; mount the volume read-write in the agent's container"
+        ) from error
 
 
 def _populate(descriptor: int, base: int, size: int) -> None:

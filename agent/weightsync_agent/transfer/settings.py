@@ -1,7 +1,8 @@
 """What a transfer worker is told at its start, and the environment of MC_* that Mooncake reads of it. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from weightsync.errors import InputError
 
@@ -10,7 +11,43 @@ MIN_PORTS = 20  # a worker takes two, and a restarted one must not wait for the 
 
 # Settings of Mooncake that both ends must hold alike: of the slice size and the I/O threads one end alone
 # brings nothing, the others change what is spoken.
-SHARED = ("MC_TCP_SLICE_SIZE", "MC_NUM_TCP_IO_THREADS", "MC_USE_IPV6", "MC_USE_TENT", "MC_USE_TEV1")
+SHARED = ("MC_TCP_SLICE_SIZE", "MC_NUM_TCP_IO_THREADS", "MC_USE_IPV6", "MC_USE_TENT", "MC_USE_TEV1", "MC_MTU")
+
+Transport = Literal["tcp", "rdma"]
+
+# With neither of the two Mooncake chooses by itself, and falls back to TCP without a word where it finds no device.
+_FORCE: dict[Transport, str] = {"tcp": "MC_FORCE_TCP", "rdma": "MC_FORCE_HCA"}
+
+
+@dataclass(frozen=True)
+class Verbs:
+    """Which RDMA devices a worker uses, and how. None, or no device named: Mooncake's own choice.
+
+    gid_index: of the GID table, alike in kind (IPv4, IPv6, RoCE version) on all nodes; mtu: bytes of a packet, alike
+    on all nodes; queue_pairs: to one peer's device; retries: of a packet, before the peer counts as lost.
+    """
+
+    devices: tuple[str, ...] = ()
+    port: int | None = None
+    gid_index: int | None = None
+    traffic_class: int | None = None
+    service_level: int | None = None
+    mtu: int | None = None
+    queue_pairs: int | None = None
+    retries: int | None = None
+
+    def environment(self) -> dict[str, str]:
+        """The MC_* of what is set."""
+        given = {
+            "MC_IB_PORT": self.port,
+            "MC_GID_INDEX": self.gid_index,
+            "MC_IB_TC": self.traffic_class,
+            "MC_IB_SL": self.service_level,
+            "MC_MTU": self.mtu,
+            "MC_NUM_QP_PER_EP": self.queue_pairs,
+            "MC_RETRY_CNT": self.retries,
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -20,7 +57,7 @@ class TransferSettings:
     io_threads, slice_bytes: of Mooncake's TCP transport, alike on all agents (io_threads is read by Mooncake from
     0.3.14 on; 0.3.13 has one thread). lanes: connections to one peer. piece_bytes: a bucket is written in pieces
     of at most this. peer_pieces, peer_bytes: outstanding to one peer at a time. digest_threads: 0 is one per core,
-    at most 4.
+    at most 4. transport: this one and no other; a worker that cannot have it does not start.
     """
 
     io_threads: int = 4
@@ -28,7 +65,8 @@ class TransferSettings:
     lanes: int = 4
     min_port: int = 15000
     max_port: int = 17000
-    force_tcp: bool = True
+    transport: Transport = "tcp"
+    verbs: Verbs = field(default_factory=Verbs)
     piece_bytes: int = 64 * MIB
     peer_pieces: int = 64
     peer_bytes: int = 256 * MIB
@@ -60,7 +98,8 @@ class TransferSettings:
             "MC_TCP_LANES_PER_PEER": str(self.lanes),
             "MC_MIN_RPC_PORT": str(self.min_port),
             "MC_MAX_RPC_PORT": str(self.max_port),
-            **({"MC_FORCE_TCP": "1"} if self.force_tcp else {}),
+            _FORCE[self.transport]: "1",
+            **(self.verbs.environment() if self.transport == "rdma" else {}),
         }
 
 
@@ -74,4 +113,5 @@ def child_environment(settings: TransferSettings, host: str, inherited: Mapping[
             "MC_TCP_PROTO=1 is set: Mooncake would report writes done before their bytes have landed; unset it"
         )
     ipv6 = {"MC_USE_IPV6": "1"} if ":" in host else {}
-    return {"MC_LOG_LEVEL": "WARNING", **inherited, **settings.environment(), **ipv6}
+    kept = {name: value for name, value in inherited.items() if name not in _FORCE.values()}
+    return {"MC_LOG_LEVEL": "WARNING", **kept, **settings.environment(), **ipv6}

@@ -29,6 +29,8 @@ STOPPED = "Stopped"
 OUT_OF_REGION = "OutOfRegion"
 CLOSE_SECONDS = 2.0
 GONE_SECONDS = 1.0
+FENCE_GRACE_SECONDS = 0.5  # for what is on its way to other peers when a source is fenced
+FENCE_SECONDS = 5.0  # until the device has given up what it was reading
 
 
 class TransferWorker:
@@ -50,6 +52,7 @@ class TransferWorker:
         self._met: set[tuple[str, int]] = set()
         self._contact: asyncio.TimerHandle | None = None
         self._stuck = ""  # the session whose first contact holds the worker
+        self._fenced = ""  # the session to which a write stalled, so that the source's memory was taken away
 
     # --- life ---
 
@@ -64,14 +67,20 @@ class TransferWorker:
         environment = child_environment(settings, host, os.environ)
         bracketed = f"[{host}]" if ":" in host else host
         sizes = ("peer_pieces", "peer_bytes", "piece_bytes", "poll_seconds", "digest_threads")
-        options = {"parent": os.getpid(), "host": bracketed, **{size: getattr(settings, size) for size in sizes}}
+        options = {
+            "parent": os.getpid(), "host": bracketed, "transport": settings.transport,
+            "devices": settings.verbs.devices, **{size: getattr(settings, size) for size in sizes},
+        }  # fmt: skip
         worker = cls(name, settings)
         worker.capabilities = capabilities.of(version, environment)
         worker._child = await Child.spawn(
             name, lambda pipe: json.dumps({**options, "pipe": pipe}), environment, worker._happened
         )
         worker.session = f"{bracketed}:{await worker._await_ready()}"
-        log.info("transfer worker started", worker=name, session=worker.session, pid=worker._child.pid)
+        log.info(
+            "transfer worker started", worker=name, session=worker.session, pid=worker._child.pid,
+            transport=settings.transport, devices=settings.verbs.devices,
+        )  # fmt: skip
         return worker
 
     async def _await_ready(self) -> int:
@@ -162,6 +171,9 @@ class TransferWorker:
         none of this call's bytes can land any more. A piece that Mooncake accepted and then failed may have left
         bytes in the target's sockets, which a target that was only stopped still applies when it goes on: there
         ``quiet`` is True only where the target's process is known to have ended.
+        On RDMA a write that stalls is ended here: its arena is taken from the device, which reads no memory that is
+        not registered. Stalled is then quiet, and the worker is of no further use: other writes of it end with reason
+        WorkerStuck.
         stop: once it is set no further piece is submitted; what was submitted is waited for, and buckets that landed
         are yielded before TransferError with reason Stopped. A caller that leaves the iteration instead stops what
         was not submitted, too, and does not learn when the rest is terminal.
@@ -179,7 +191,7 @@ class TransferWorker:
         stopping = asyncio.create_task(self._stop(number, stop)) if stop is not None else None
         try:
             while not ended:
-                message = await _within(queue, to, stall_seconds)
+                message = await self._next(queue, path, to, stall_seconds)
                 ended = message["event"] in {"end", "dead"}
                 if error := await self._failure(message, to):
                     raise error
@@ -198,10 +210,38 @@ class TransferWorker:
         await stop.wait()
         self._child.send({"call": "drop", "id": number})
 
+    async def _next(self, queue: "asyncio.Queue[Message]", path: Path, to: Region, stall_seconds: float) -> Message:
+        try:
+            async with asyncio.timeout(stall_seconds):
+                return await queue.get()
+        except TimeoutError as error:
+            what = f"nothing of a write to {to.session} ended for {stall_seconds:g} s"
+            fenced = self.capabilities.transport == "rdma" and await self._fence(queue, path, to)
+            raise TransferError(
+                f"{what}; it was ended by taking {path} from the device" if fenced else what,
+                reason=STALLED, quiet=fenced,
+            ) from error  # fmt: skip
+
+    async def _fence(self, queue: "asyncio.Queue[Message]", path: Path, to: Region) -> bool:
+        """Unregister the arena at the source. Whether the write that ``queue`` tells of has ended by that."""
+        log.warning("a write over RDMA stalled: its source is unregistered", worker=self.name, session=to.session)
+        self._fenced = to.session
+        try:
+            async with asyncio.timeout(FENCE_SECONDS):
+                await self._child.call(
+                    "fence", FENCE_SECONDS, path=str(path), session=to.session, grace=FENCE_GRACE_SECONDS
+                )
+                while (await queue.get())["event"] not in {"end", "dead"}:
+                    pass
+        except (TimeoutError, TransferError) as error:
+            log.warning("the fence of a source failed", worker=self.name, session=to.session, why=str(error))
+            return False
+        return True
+
     def _check(self, path: Path, buckets: Sequence[Bucket], to: Region) -> None:
         """Raises TransferError before anything is asked of the worker."""
         self._child.alive()
-        if self._stuck:
+        if self._stuck or self._fenced:
             raise self._held(quiet=True)
         source = self._regions.get(path)
         if source is None:
@@ -226,16 +266,24 @@ class TransferWorker:
                 reason=OUT_OF_REGION,
                 quiet=True,
             )
+        if peer.transport != self.capabilities.transport:
+            raise TransferError(
+                f"worker {to.session} speaks {peer.transport}, worker {self.name} {self.capabilities.transport}",
+                reason="CapabilityMismatch",
+                quiet=True,
+            )
         self._met.add((to.session, to.address))
 
     async def _failure(self, message: Message, to: Region) -> TransferError | None:
+        rdma = self.capabilities.transport == "rdma"
         match message:
             case {"event": "dead", "message": reason}:
-                return TransferError(reason, reason=DIED, quiet=await gone(to.session, GONE_SECONDS))
+                # A process's queue pairs die with it; bytes in a socket do not.
+                return TransferError(reason, reason=DIED, quiet=rdma or await gone(to.session, GONE_SECONDS))
             case {"event": "held"}:
                 return TransferError(f"the first contact with {to.session} has not ended", reason=STALLED)
             case {"event": "end", "failed": failed, "lost": lost} if failed:
-                quiet = lost == 0 or await gone(to.session, GONE_SECONDS)
+                quiet = lost == 0 or (rdma and bool(self._fenced)) or await gone(to.session, GONE_SECONDS)
                 if failed == HALTED:
                     return self._held(quiet=quiet)
                 if failed == DROPPED:
@@ -244,11 +292,10 @@ class TransferWorker:
         return None
 
     def _held(self, *, quiet: bool) -> TransferError:
-        return TransferError(
-            f"worker {self.name} is held in its first contact with {self._stuck or 'a peer'}: start another",
-            reason=STUCK,
-            quiet=quiet,
-        )
+        why = f"is held in its first contact with {self._stuck or 'a peer'}"
+        if self._fenced:
+            why = f"gave up its memory, since a write to {self._fenced} stalled"
+        return TransferError(f"worker {self.name} {why}: start another", reason=STUCK, quiet=quiet)
 
     # --- what the child tells ---
 
@@ -289,16 +336,6 @@ class TransferWorker:
             if to == session:
                 queue.put_nowait({"event": "held"})
         self._child.send({"call": "halt"})
-
-
-async def _within(queue: "asyncio.Queue[Message]", to: Region, stall_seconds: float) -> Message:
-    try:
-        async with asyncio.timeout(stall_seconds):
-            return await queue.get()
-    except TimeoutError as error:
-        raise TransferError(
-            f"nothing of a write to {to.session} ended for {stall_seconds:g} s", reason=STALLED
-        ) from error
 
 
 def _header(path: Path) -> Header:

@@ -57,6 +57,7 @@ class Worker:
         slow: dict[str, Callable[[Message], object]] = {
             "attach": lambda m: self._registry.attach(m["path"], m["payload"], m["nbytes"]),
             "detach": self._detach,
+            "fence": self._fence,
             "digest": self._digest,
         }
         while (message := receive(self._pipe)) is not None and message["call"] != "close":
@@ -96,6 +97,15 @@ class Worker:
             raise TransferError(f"{path}: {count} writes from it are not terminal; its bytes may still be read")
         self._registry.detach(path)
 
+    def _fence(self, message: Message) -> None:
+        """End what this worker writes from an arena, on RDMA: the device reads no unregistered memory.
+
+        Submits to other peers get a moment to end by themselves; what is cut short is sent again by others.
+        """
+        self._pump.halt()
+        self._pump.wait_for_others(message["session"], message["grace"])
+        self._registry.unregister(message["path"])
+
     def _digest(self, message: Message) -> list[str]:
         buckets = [(offset, nbytes) for offset, nbytes in message["buckets"]]
         with self._registry.reading(message["path"], buckets) as payload:
@@ -122,17 +132,18 @@ def _broken(args: threading.ExceptHookArgs) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """arguments: options as JSON (pipe, parent, host, and sizes of TransferSettings)."""
+    """arguments: options as JSON (pipe, parent, host, transport, devices, and sizes of TransferSettings)."""
     options = json.loads(arguments[0])
     _end_with(options["parent"])
     threading.excepthook = _broken
     pipe = socket.socket(fileno=options["pipe"])
     engine = TransferEngine()
-    code = engine.initialize(options["host"], "P2PHANDSHAKE", "tcp", "")
+    transport = options["transport"]
+    code = engine.initialize(options["host"], "P2PHANDSHAKE", transport, ",".join(options["devices"]))
     worker = Worker(pipe, engine, options)
     try:
         # After a failed initialize the other calls still say 0, then crash: nothing may follow it.
-        check(code, f"initialising Mooncake at {options['host']}")
+        check(code, f"initialising Mooncake over {transport} at {options['host']}")
     except TransferError as error:
         worker.send({"event": "unusable", "message": str(error)})
         os._exit(1)

@@ -109,6 +109,14 @@ class Pump:
                 self._stop(write, HALTED)
             self._changed.notify()
 
+    def wait_for_others(self, session: str, seconds: float) -> bool:
+        """Until nothing is outstanding but to this session; whether that came about in time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: all(write.session == session or write.outstanding == 0 for write in self._writes.values()),
+                seconds,
+            )
+
     def busy(self, arena: str) -> int:
         """Writes from this arena that have not ended: its bytes may still be read."""
         with self._changed:
@@ -187,6 +195,8 @@ class Pump:
                     session, piece = self._flying.pop(number)
                     self._window.done(session, piece)
                     self._settle(self._writes[piece.write], piece, outcome, done)
+            if done:
+                self._changed.notify_all()
         return done
 
     def _settle(self, write: Write, piece: Piece, outcome: Poll, done: dict[int, list[int]]) -> None:

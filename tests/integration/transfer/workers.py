@@ -16,16 +16,18 @@ SMALL = TransferSettings(piece_bytes=4 * MIB, peer_bytes=16 * MIB)
 
 
 class Bench:
-    """Starts workers and makes arenas; all of them end with the test."""
+    """Starts workers at ``host`` and makes arenas; all of them end with the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", settings: TransferSettings = SMALL) -> None:
         self.folder = folder
+        self.host = host
+        self.settings = settings
         self.workers: list[TransferWorker] = []
         self.arenas: list[Arena] = []
 
-    async def worker(self, name: str, settings: TransferSettings = SMALL) -> TransferWorker:
-        """A worker on the loopback address."""
-        started = await TransferWorker.start("127.0.0.1", settings, name=name)
+    async def worker(self, name: str, settings: TransferSettings | None = None) -> TransferWorker:
+        """A worker, with the bench's settings where none are given."""
+        started = await TransferWorker.start(self.host, settings or self.settings, name=name)
         self.workers.append(started)
         return started
 
@@ -39,15 +41,17 @@ class Bench:
         self.arenas.append(made)
         return made
 
-    async def source(self, nbytes: int, settings: TransferSettings = SMALL) -> tuple[TransferWorker, Arena]:
+    async def source(self, nbytes: int, settings: TransferSettings | None = None) -> tuple[TransferWorker, Arena]:
         """A worker with one filled arena."""
         started, arena = await self.worker("source", settings), self.arena("source", nbytes, filled=True)
         await started.attach(arena.path)
         return started, arena
 
-    async def target(self, name: str, nbytes: int) -> tuple[TransferWorker, Arena, Region]:
+    async def target(
+        self, name: str, nbytes: int, settings: TransferSettings | None = None
+    ) -> tuple[TransferWorker, Arena, Region]:
         """A worker with one empty arena."""
-        started, arena = await self.worker(name), self.arena(name, nbytes)
+        started, arena = await self.worker(name, settings), self.arena(name, nbytes)
         return started, arena, await started.attach(arena.path)
 
     async def close(self) -> None:

@@ -53,6 +53,10 @@ def test_a_plan_file_needs_a_uid_and_takes_a_secret(monkeypatch: pytest.MonkeyPa
             "WEIGHTSYNC_MEMORY_LIMIT", "1000", "memory_limit", 1000, id="memory as the downward API gives it"
         ),
         pytest.param("WEIGHTSYNC_SLICE_BYTES", "256Ki", "slice_bytes", 262144, id="slices as a quantity"),
+        pytest.param("WEIGHTSYNC_TRANSPORT", "RDMA", "transport", "rdma", id="a transport in capitals"),
+        pytest.param("WEIGHTSYNC_DEVICES", "mlx5_0,mlx5_1", "device_names", ("mlx5_0", "mlx5_1"), id="devices"),
+        pytest.param("WEIGHTSYNC_GID_INDEX", "0", "gid_index", 0, id="the first GID"),
+        pytest.param("WEIGHTSYNC_RDMA_MTU", "4096", "rdma_mtu", 4096, id="an MTU"),
         pytest.param("WEIGHTSYNC_LOG_LEVEL", "DEBUG", "log_level", "debug", id="a level in capitals"),
         pytest.param("WEIGHTSYNC_SECRET_FILE", "", "secret_file", None, id="empty is unset"),
     ],
@@ -100,6 +104,16 @@ def test_accepted(monkeypatch: pytest.MonkeyPatch, name: str, value: str, field:
         ),
         pytest.param(
             IN_CLUSTER | {"WEIGHTSYNC_DIR": "here"}, "WEIGHTSYNC_DIR is here: give an absolute", id="relative"
+        ),
+        pytest.param(
+            IN_CLUSTER | {"WEIGHTSYNC_DEVICES": "mlx5_0 mlx5_1"},
+            "WEIGHTSYNC_DEVICES=mlx5_0 mlx5_1: write <dev",
+            id="devices",
+        ),
+        pytest.param(
+            IN_CLUSTER | {"WEIGHTSYNC_RDMA_MTU": "9000"},
+            "WEIGHTSYNC_RDMA_MTU=9000: an RDMA packet has 512",
+            id="an MTU",
         ),
         pytest.param(IN_CLUSTER | {"WEIGHTSYNC_SOURCE_ARENAS": "3"}, "WEIGHTSYNC_SOURCE_ARENAS=3", id="three arenas"),
         pytest.param(

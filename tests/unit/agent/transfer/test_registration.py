@@ -1,5 +1,6 @@
 """Arenas in a worker: one region per file, refused where another file takes the path, never unmapped while read."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -143,3 +144,31 @@ def test_holes_stay_holes(shared: Path) -> None:
     registry.attach(str(shared), PAYLOAD, 64 << 20)
     assert shared.stat().st_blocks == before
     assert 1 << 20 <= resident(shared) < 2 << 20
+
+
+def test_an_arena_can_be_taken_from_the_device_and_stays_mapped(path: Path) -> None:
+    """Its bytes are still digested; it is not registered again under the writes that it ended; detach() takes it."""
+    engine = FakeEngine()
+    registry = Registry(engine)
+    registry.attach(str(path), PAYLOAD, NBYTES)
+    registry.unregister(str(path))
+    registry.unregister(str(path))
+    assert engine.regions == {}
+    with registry.reading(str(path), [(0, 1)]) as payload:
+        assert bytes(payload[:1]) == b"x"
+    with pytest.raises(TransferError, match="a new worker must map it"):
+        registry.attach(str(path), PAYLOAD, NBYTES)
+    registry.detach(str(path))
+    with pytest.raises(TransferError, match="not attached"):
+        registry.address(str(path), [])
+
+
+def test_a_file_that_may_not_be_written_is_a_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RDMA registers no read-only mapping: said when the file is opened, with what to do."""
+
+    def read_only(*_: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(TransferError, match="mount the volume read-write"):
+        Registry(FakeEngine()).attach(str(path), PAYLOAD, NBYTES)

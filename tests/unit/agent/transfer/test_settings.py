@@ -3,7 +3,7 @@
 import pytest
 
 from weightsync.errors import InputError
-from weightsync_agent.transfer.settings import TransferSettings, child_environment
+from weightsync_agent.transfer.settings import TransferSettings, Verbs, child_environment
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,34 @@ def test_early_completion_is_forbidden() -> None:
     """MC_TCP_PROTO=1 in the agent's environment is refused before a worker starts."""
     with pytest.raises(InputError, match="MC_TCP_PROTO=1"):
         child_environment(TransferSettings(), "10.0.0.1", {"MC_TCP_PROTO": "1"})
+
+
+def test_one_transport_is_forced_whatever_was_inherited() -> None:
+    """With both or none of the two variables Mooncake would choose by itself."""
+    inherited = {"MC_FORCE_TCP": "1", "MC_FORCE_HCA": "1"}
+    over_tcp = child_environment(TransferSettings(), "10.0.0.1", inherited)
+    over_rdma = child_environment(TransferSettings(transport="rdma"), "10.0.0.1", inherited)
+    assert ("MC_FORCE_TCP" in over_tcp, "MC_FORCE_HCA" in over_tcp) == (True, False)
+    assert ("MC_FORCE_TCP" in over_rdma, "MC_FORCE_HCA" in over_rdma) == (False, True)
+
+
+def test_overrides_of_devices_are_mooncakes_variables() -> None:
+    """Those that are set, over RDMA only; 0 is a value."""
+    verbs = Verbs(
+        devices=("mlx5_0",),
+        port=1,
+        gid_index=0,
+        traffic_class=106,
+        service_level=3,
+        mtu=4096,
+        queue_pairs=4,
+        retries=7,
+    )
+    found = TransferSettings(transport="rdma", verbs=verbs).environment()
+    expected = {
+        "MC_IB_PORT": "1", "MC_GID_INDEX": "0", "MC_IB_TC": "106", "MC_IB_SL": "3", "MC_MTU": "4096",
+        "MC_NUM_QP_PER_EP": "4", "MC_RETRY_CNT": "7",
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    assert not expected.keys() & TransferSettings(verbs=verbs).environment().keys()
+    assert not expected.keys() & TransferSettings(transport="rdma").environment().keys()

@@ -203,3 +203,18 @@ def test_idle_thread_waits_and_wakes(bench: Bench) -> None:
     bench.pump.start()
     bench.add(1, "a", (0, 10))
     bench.until(lambda: bool(bench.told("end")))
+
+
+def test_a_fence_waits_for_what_goes_to_others(bench: Bench) -> None:
+    """Pieces to the stalled peer do not count; those to another do, until they are terminal or the time is over."""
+    bench.add(1, "a", (0, 20))
+    bench.add(2, "b", (0, 10))
+    bench.pump.turn()
+    bench.pump.halt()
+    assert not bench.pump.wait_for_others("a", 0.01)
+    bench.engine.end(1, *[n for n, s in enumerate(bench.engine.submits, 1) if s[0] == "b"])
+    waiting = threading.Thread(target=bench.pump.turn)
+    waiting.start()
+    assert bench.pump.wait_for_others("a", 10)
+    waiting.join()
+    assert [(m["write"], m["failed"]) for m in bench.told("end")] == [(2, "halted")]

@@ -1,0 +1,33 @@
+"""Tests over real verbs. They run in guests with a soft-RoCE device (`make rdma-test`), and nowhere else."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.transfer.workers import MIB, Bench
+from weightsync_agent.transfer.settings import TransferSettings, Verbs
+
+DEVICE = os.environ.get("GUEST_DEVICE", "")
+if not DEVICE:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def verbs() -> TransferSettings:
+    """A worker's settings over the guest's device, small and patient: everything is emulated."""
+    return TransferSettings(
+        transport="rdma", verbs=Verbs(devices=(DEVICE,)), piece_bytes=MIB // 2, peer_bytes=2 * MIB, start_seconds=120,
+        contact_seconds=30,
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, verbs: TransferSettings) -> AsyncIterator[Bench]:
+    """Workers over verbs, at this guest's address, with arenas in its shared memory."""
+    folder = Path("/dev/shm") / tmp_path.name
+    folder.mkdir()
+    made = Bench(folder, os.environ["GUEST_ADDRESS"], verbs)
+    yield made
+    await made.close()
