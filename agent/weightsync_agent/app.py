@@ -8,12 +8,14 @@ from pathlib import Path
 import structlog
 
 from weightsync.errors import InputError
+from weightsync.names import VERSION
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.kept_term import OwnTerms
 from weightsync_agent.engine_agent import EngineAgent
 from weightsync_agent.engines.keys import Keys
 from weightsync_agent.engines.sglang import SGLangEngine
 from weightsync_agent.journal.file import DecisionFile, JournalFile
+from weightsync_agent.observability import feeds, metrics
 from weightsync_agent.own_pod.api import Api
 from weightsync_agent.own_pod.base import Identity, OwnPod
 from weightsync_agent.own_pod.cluster import KubernetesOwnPod
@@ -115,6 +117,9 @@ async def _trainer(
 async def serve(common: Common, agent: EngineAgent | TrainerAgent, stop: asyncio.Event) -> None:
     """Run one agent until ``stop`` is set; a task of it that fails ends the agent with that error."""
     common.volume.prepare()
+    metrics.ARENA_BYTES.set_function(partial(feeds.arena_bytes, common.volume.arenas))
+    said = common.capabilities
+    metrics.BUILD.info({"version": VERSION, "role": common.settings.role, "mooncake": said.mooncake})
     await common.client.start()
     await common.own_pod.start()
     server = HttpServer([*common.routes(), *agent.routes()])

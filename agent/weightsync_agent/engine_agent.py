@@ -1,6 +1,7 @@
 """The agent beside an engine: its API."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from aiohttp import web
 
@@ -21,9 +22,15 @@ from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.engines.base import EngineAdapter
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Journal
+from weightsync_agent.observability import metrics
 from weightsync_agent.peers.auth import Caller
 from weightsync_agent.peers.heads import Head, Heads
 from weightsync_agent.peers.server import accepts, answers, own
+from weightsync_agent.protocol.engine_leader import EngineLeader, LeaderState
+
+
+def _is(machine: EngineLeader, state: LeaderState) -> bool:
+    return machine.state is state
 
 
 class EngineAgent:
@@ -53,7 +60,17 @@ class EngineAgent:
             arenas=common.settings.target_arenas,
             initial_gate=initial_gate,
         )
+        self._show()
         self._heads = Heads(head, lambda: (self.driver.fence.term, self.driver.fence.coordinator))
+
+    def _show(self) -> None:
+        """Gauges that are read at each scrape."""
+        machine, fence = self.driver.machine, self.driver.fence
+        metrics.TERM.set_function(lambda: fence.term)
+        number = metrics.VERSION_NUMBER.labels(role="engine")
+        number.set_function(lambda: machine.version.number if machine.version is not None else 0)
+        for state in LeaderState:
+            metrics.ENGINE_STATE.labels(state=state.name.lower()).set_function(partial(_is, machine, state))
 
     def routes(self) -> list[web.RouteDef]:
         """What an engine's agent serves."""

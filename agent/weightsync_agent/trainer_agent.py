@@ -30,6 +30,7 @@ from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_rank import SourceRank
 from weightsync_agent.journal.file import PairingFile, StateFile
 from weightsync_agent.journal.records import Decision
+from weightsync_agent.observability import feeds, metrics
 from weightsync_agent.peers.auth import Caller
 from weightsync_agent.peers.members import Members
 from weightsync_agent.peers.server import HttpServer, accepts, answers, own, poll_seconds
@@ -63,7 +64,7 @@ class TrainerAgent:
             client=common.client,
             programs=self._programs,
             decisions=decisions,
-            publish_report=common.own_pod.report,
+            publish_report=self._reported,
             stall_seconds=common.settings.stall_seconds,
             # Without a cluster nobody announces that an engine began a new life: it is asked.
             # A plan file tells of restarts later than announcements do.
@@ -74,6 +75,14 @@ class TrainerAgent:
     def plan(self) -> Plan | None:
         """The newest plan."""
         return self._plan
+
+    def _reported(self, report: Report) -> None:
+        self._common.own_pod.report(report)
+        machine = self.coordination.machine
+        if machine.active:
+            feeds.coordinating(report, [known.version for known in machine.engines.values()])
+        else:
+            feeds.not_coordinating()
 
     async def connect(self, who: SourceRankRecord) -> SourceRank:
         """A Publisher of this pod began its life."""
@@ -193,6 +202,7 @@ class TrainerAgent:
                 plan = self._terms.put_into(plan, int(time.time() * 1000))
             self._plan = plan
             log.info("plan", term=plan.term, generation=plan.generation, engines=len(plan.engines))
+            metrics.TERM.set(self._plan.term)
             await self._members.put(plan)
             self.coordination.plan(plan)
 

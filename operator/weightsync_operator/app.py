@@ -38,7 +38,7 @@ class App:
         self._store = Store()
         self._reconciler = Reconciler(kube, self._store, self._metrics, lambda: datetime.now(UTC), settings.identity)
         self._tasks = Tasks(self._reconciler.run, self._failed, settings.debounce_seconds)
-        self._feed = Feed(self._store, self._tasks.wake, self._gone)
+        self._feed = Feed(self._store, self._tasks.wake, self._gone, settings.topology_labels)
         self._lease: Lease | None = None
         if settings.leader_election:
             self._lease = Lease(kube, settings.lease_name, settings.lease_namespace, settings.identity)
@@ -65,6 +65,7 @@ class App:
             self._stage = "standing by for the Lease"
             await self._lease.acquire()
             log.info("leading", lease=self._settings.lease_name, identity=self._settings.identity)
+        self._metrics.leading.set(1)
         self._stage = "listing"
         parts: list[Coroutine[Any, Any, None]] = [self._kopf(stop), self._resync(), self._tasks.broken()]
         if self._lease is not None:
@@ -90,7 +91,7 @@ class App:
 
     async def _kopf(self, stop: asyncio.Event) -> None:
         await kopf.operator(
-            registry=handlers.register(self._feed, self._kube),
+            registry=handlers.register(self._feed, self._kube, nodes=bool(self._settings.topology_labels)),
             settings=handlers.kopf_settings(self._settings),
             # Else kopf asks for the user's name, which a user of a number alone, as in our image, does not have.
             identity=self._settings.identity,  # type: ignore[arg-type]  # a NewType of str that kopf does not export
@@ -115,6 +116,7 @@ class App:
             await asyncio.sleep(delay)
 
     def _failed(self, uid: str, error: WeightSyncError) -> None:
+        self._metrics.passes.labels("failed").inc()
         self._metrics.errors.labels(error.reason).inc()
         seen = self._store.sync(uid)
         log.warning("pass failed", weightsync=seen.key if seen else uid, reason=error.reason, error=str(error))

@@ -1,12 +1,23 @@
-"""What the operator counts, for Prometheus. Names and help texts stand here only."""
+"""What the operator counts, for Prometheus. Names and help texts stand here only; docs/metrics.md is made from it."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from weightsync.api.v1alpha1.status import Counts
+from weightsync.api.v1alpha1.status import Condition, Counts
 
 STATES: Final = ("matched", "current", "behind", "joining", "failed")
+LABELS: Final = {
+    "kind": "of writes and records the object's kind; of syncs `publish`, or `repair`: of an engine that joined or "
+    "fell behind",
+    "outcome": "what it ended with: `Current`, `Verified`, `Decided`, or the reason of the failure; of passes `done` "
+    "or `failed`",
+    "verb": "`create`, `apply` or `delete`",
+    "weightsync": "name of the WeightSync",
+    "namespace": "namespace of the WeightSync; a scrape may rename it to `exported_namespace`",
+    "type": "type of a condition of the WeightSync's status",
+}
 
 
 class Metrics:
@@ -14,9 +25,19 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.passes = Counter(
-            "weightsync_operator_passes", "Passes over a WeightSync: observe, plan, apply.", registry=self.registry
+        self.leading = Gauge(
+            "weightsync_operator_leading",
+            "1 in the replica that holds the Lease and works, 0 in one that stands by.",
+            registry=self.registry,
         )
+        self.passes = Counter(
+            "weightsync_operator_passes",
+            "Passes over a WeightSync: observe, plan, apply.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        for outcome in ("done", "failed"):
+            self.passes.labels(outcome)  # there from the start: what was never counted is 0, not absent
         self.seconds = Histogram(
             "weightsync_operator_pass_seconds",
             "Duration of a pass.",
@@ -38,18 +59,33 @@ class Metrics:
         self.engines = Gauge(
             "weightsync_engines", "Engines by state.", ["namespace", "weightsync", "state"], registry=self.registry
         )
+        self.conditions = Gauge(
+            "weightsync_condition",
+            "1 while the condition is True, 0 while it is False or Unknown.",
+            ["namespace", "weightsync", "type"],
+            registry=self.registry,
+        )
         self.terms = Gauge("weightsync_term", "The head's term.", ["namespace", "weightsync"], registry=self.registry)
+        self._conditions: dict[tuple[str, str], set[str]] = {}
 
-    def count(self, namespace: str, name: str, counts: Counts | None, term: int) -> None:
+    def count(
+        self, namespace: str, name: str, counts: Counts | None, term: int, conditions: Iterable[Condition]
+    ) -> None:
         """What a WeightSync's status says."""
         for state in STATES:
             self.engines.labels(namespace, name, state).set(getattr(counts, state) if counts else 0)
         self.terms.labels(namespace, name).set(term)
+        known = self._conditions.setdefault((namespace, name), set())
+        for condition in conditions:
+            known.add(condition.type)
+            self.conditions.labels(namespace, name, condition.type).set(condition.status == "True")
 
     def forget(self, namespace: str, name: str) -> None:
         """The WeightSync is gone: its series end."""
         for state in STATES:
             self.engines.remove(namespace, name, state)
+        for kind in self._conditions.pop((namespace, name), ()):
+            self.conditions.remove(namespace, name, kind)
         self.terms.remove(namespace, name)
 
     def text(self) -> bytes:

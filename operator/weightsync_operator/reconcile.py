@@ -68,8 +68,9 @@ class Reconciler:
         if accepted is not None:
             await self._tell(seen, notices.notices(seen.status, accepted, _coordinator(facts.plan)))
         self._published[uid] = Published(facts.plan, slices)
-        self._metrics.passes.inc()
-        self._metrics.count(seen.namespace, seen.name, wanted.counts, facts.plan.term if facts.plan else 0)
+        self._metrics.passes.labels("done").inc()
+        term = facts.plan.term if facts.plan else 0
+        self._metrics.count(seen.namespace, seen.name, wanted.counts, term, wanted.conditions)
 
     def forget(self, seen: Seen) -> None:
         """The WeightSync is gone."""

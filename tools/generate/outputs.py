@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.generate import crds, protocol
+from tools.generate import crds, dashboard, metrics, protocol
 
-GENERATORS: tuple[Callable[[], dict[str, str]], ...] = (crds.manifests, protocol.page)
+GENERATORS: tuple[Callable[[], dict[str, str]], ...] = (crds.manifests, protocol.page, metrics.page, dashboard.file)
 
 
 def outputs() -> dict[str, str]:

@@ -36,13 +36,14 @@ from weightsync_agent.drivers.naming import Naming
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Decision
-from weightsync_agent.observability import metrics
+from weightsync_agent.observability import feeds, logs, metrics
 from weightsync_agent.peers.client import PeerClient, Unreachable
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import ASK_CURRENT, Coordinator
 from weightsync_agent.protocol.gather import Gather, Gathered
 from weightsync_agent.protocol.reporting import report_of
 from weightsync_agent.protocol.standing import Sealed
+from weightsync_agent.protocol.sync import MemberState, Sync
 
 log = structlog.get_logger(__name__)
 
@@ -194,17 +195,23 @@ class Coordination:
     # --- the machine ---
 
     def _feed(self, event: object) -> None:
-        for action in self.machine.handle(event, time.monotonic()):
+        before = self.machine.sync
+        actions = self.machine.handle(event, time.monotonic())
+        if before is not None and before is not self.machine.sync:
+            _ended(before)
+        for action in actions:
             match action:
                 case e.Outcome(lineage, number, outcome):
                     known = self._expect(version_name(lineage, number))
                     if not known.done():  # the same publish may come twice; its first outcome stands
                         known.set_result(outcome)
                     metrics.PUBLISHES.labels(outcome=outcome.reason or "Decided").inc()
+                    metrics.SYNC_SECONDS.observe(outcome.seconds)
                 case e.Changed():
                     self._report(report_of(self.machine))
                 case _:
-                    self._background.spawn(self._do(action))
+                    with logs.about(action):  # a task takes what is bound where it is made along
+                        self._background.spawn(self._do(action))
 
     def _expect(self, name: str) -> "asyncio.Future[PublishOutcome]":
         future = self._outcomes.get(name)
@@ -226,7 +233,8 @@ class Coordination:
                 decision = Decision(sync=sync, version=version, label=label, term=term, programs=dict(programs))
                 await failpoints.reach("coordinator", "verified")
                 try:
-                    await asyncio.to_thread(self._decisions.write, decision)
+                    with metrics.DECIDE_SECONDS.time():
+                        await asyncio.to_thread(self._decisions.write, decision)
                 except InputError as error:
                     self._feed(e.DecisionFailed(sync, str(error)))
                     return
@@ -250,7 +258,8 @@ class Coordination:
         until = time.monotonic() + self._stall + FENCE_SECONDS
         while True:
             try:
-                grant = await self._client.call(target.address, "/v1/grants", Grant, request, seconds=self._stall)
+                with metrics.HANDSHAKE_SECONDS.time():
+                    grant = await self._client.call(target.address, "/v1/grants", Grant, request, seconds=self._stall)
             except PeerError as error:
                 if error.reason == "Fencing" and time.monotonic() < until:
                     await asyncio.sleep(FENCE_PAUSE)
@@ -346,6 +355,15 @@ class Coordination:
         if self._ticker is not None:
             await lasting.end([self._ticker])
         await self._background.close()
+
+
+def _ended(sync: Sync) -> None:
+    """Say and count that a sync is over."""
+    current = sum(member.state is MemberState.CURRENT for member in sync.members.values())
+    repair, decided = sync.repair is not None, sync.version is not None
+    feeds.sync_ended(repair=repair, reason=sync.error[0], decided=decided, current=current)
+    name = version_name(sync.lineage, sync.number)
+    log.info("sync ended", sync=sync.id, version=name, repair=repair, decided=decided, current=current)
 
 
 def _void(request: PublishRequest) -> Refused:

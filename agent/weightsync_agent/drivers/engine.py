@@ -268,7 +268,8 @@ class EngineDriver:
         async with self._committing:
             self.fence.check(request.term, request.coordinator)  # another may have come while this one waited
             if not self.machine.serves(request.version):
-                await self._apply(request)
+                with metrics.COMMIT_SECONDS.time():
+                    await self._apply(request)
             await failpoints.reach("target", "committed")
             context = self._context
             return CommitAnswer(
@@ -352,8 +353,10 @@ class EngineDriver:
             ranks=tuple(self.targets[rank].granted(grant).journal_rank() for rank, grant in grants),
         )
         self._answer = asyncio.get_running_loop().create_future()
+        joins = self.machine.version is None
         self._feed(event)
         await self._answer
+        metrics.JOINS.inc(joins)
 
     async def _step(self, action: m.RunStep) -> None:
         context = self._context

@@ -26,7 +26,7 @@ from weightsync_agent import failpoints
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.journal.records import JournalRank
-from weightsync_agent.observability import metrics
+from weightsync_agent.observability import feeds, metrics
 from weightsync_agent.protocol import target as t
 from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.transfer.capabilities import agree
@@ -244,12 +244,13 @@ class RankTarget:
             began = time.monotonic()
             runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in request.buckets]
             computed = tuple(await self.worker.digest(written.path, runs))
-            metrics.PHASE_SECONDS.labels(phase="check").observe(time.monotonic() - began)
+            seconds = time.monotonic() - began
             async with self._lock:
                 machine.check_grant(request.grant, request.writer.key)
                 actions = written.handle(t.Landed(request.grant, computed, request.buckets))
             found = next(action for action in actions if isinstance(action, t.AnswerReceipt))
             answer = ReceiptsAnswer(verified=found.verified, unequal=found.unequal)
+            feeds.receipt_checked(computed, answer, seconds)
         if request.last:
             async with self._lock:
                 machine.check_grant(request.grant, request.writer.key)  # a fence may have begun meanwhile

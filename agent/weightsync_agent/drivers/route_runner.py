@@ -12,7 +12,7 @@ from weightsync.errors import PeerError, TransferError, WeightSyncError
 from weightsync.wire.v1 import Accepted, PlannedRoute, Receipts, ReceiptsAnswer, RouteEnd, SyncOrder, WriterId
 from weightsync_agent import failpoints
 from weightsync_agent.drivers.route_writes import UNEXPECTED, RouteWrites
-from weightsync_agent.observability import metrics
+from weightsync_agent.observability import feeds
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import source_events as s
@@ -80,7 +80,10 @@ class RouteRunner:
         await failpoints.reach("source", "verified")
         try:
             # First of all, so that the others wait no longer: a last receipt to a dead target takes a stall timeout.
-            await self._task.report(self._end(ended))
+            end = self._end(ended)
+            feeds.route_ended(end)
+            log.info("route ended", engine=planned.engine, rank=planned.rank, reason=end.reason, nbytes=end.nbytes)
+            await self._task.report(end)
         finally:
             if self._receipting is not None:
                 await self._receipting
@@ -115,9 +118,6 @@ class RouteRunner:
     def _end(self, end: r.End) -> RouteEnd:
         task, planned = self._task, self._task.planned
         seconds = time.monotonic() - self._began
-        nbytes = self.machine.sent_bytes
-        metrics.BYTES_WRITTEN.labels(transport=self._writes.transport).inc(nbytes)
-        metrics.PHASE_SECONDS.labels(phase="write").observe(seconds)
         return RouteEnd(
             term=task.order.term,
             sync=task.order.sync,
@@ -128,7 +128,7 @@ class RouteRunner:
             verified=end.verified,
             reason=end.reason,
             message=end.message,
-            nbytes=nbytes,
+            nbytes=self.machine.sent_bytes,
             resent=self.machine.resent_bytes,
             seconds=seconds,
             transport=self._writes.transport,

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from dataclasses import dataclass, field
 
 from weightsync.buckets import Bucket, bucket_size, cut
@@ -45,6 +46,7 @@ class Publish:
     parts: dict[str, Part] = field(default_factory=dict)
     version: PublishAnswer | None = None
     copied: bool = False
+    called: float = field(default_factory=time.monotonic)
     trouble: tuple[str, str] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # all parts have a replica, or there is trouble
     begun: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,6 +1,7 @@
 """One trainer rank: what its Publisher and the coordinator ask of it. Arenas and orders are SourceRunner's."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -24,6 +25,7 @@ from weightsync_agent.drivers.source_publish import Part, Publish, Publishes, Sh
 from weightsync_agent.drivers.source_runner import SourceRunner
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Pairing
+from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.transfer.supervisor import TransferWorker
@@ -201,6 +203,7 @@ class SourceRank:
             except BaseException:  # told again, they are tried again
                 part.told -= {bucket.offset for bucket in known} | {bucket.offset for bucket in unread}
                 raise
+        metrics.BYTES_FILLED.inc(sum(bucket.nbytes for bucket in found))
         self.runner.feed(s.Digested(publish.id, part.program.digest, tuple(found)))
 
     async def copied(self, id_: str) -> None:
@@ -211,6 +214,8 @@ class SourceRank:
         lacking = self.runner.machine.lacks(publish.id)
         if lacking:
             raise InputError(f"publish {id_}: program {lacking} has buckets that were never filled")
+        if not publish.copied:  # it may be told twice
+            metrics.FILL_SECONDS.observe(time.monotonic() - publish.called)
         publish.copied = True
         self.runner.feed(s.Copied(publish.id))
 

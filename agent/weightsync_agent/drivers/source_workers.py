@@ -12,6 +12,7 @@ import structlog
 
 from weightsync.errors import TransferError
 from weightsync_agent.drivers.background import Background
+from weightsync_agent.observability import metrics
 from weightsync_agent.transfer.child import DIED
 from weightsync_agent.transfer.supervisor import TransferWorker
 
@@ -92,6 +93,7 @@ class SourceWorkers:
     def kill(self, lane: int) -> None:
         """End the lane's process, also one that is only being started; ``dead`` is told when it is over."""
         self._gone.add(lane)
+        metrics.WORKER_RESTARTS.labels(reason="killed").inc()
         found = self._lanes.get(lane)
         if found is None:
             self._dead(lane)

@@ -6,6 +6,7 @@ An event is a sentence or a few words; what it is about stands in fields (pod, r
 import logging
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
 
 import structlog
@@ -58,6 +59,16 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     # Whoever retries says so itself, once per reason, in words.
     instrumentation.set_on_retry_hooks([])
+
+
+def about(what: object) -> AbstractContextManager[None]:
+    """Lines within name the sync that a message or an action belongs to, on whichever agent it is handled.
+
+    what: has ``sync``, or has it in its ``order`` or ``request``; without one nothing is named.
+    """
+    inner = getattr(what, "order", None) or getattr(what, "request", None) or what
+    sync = getattr(inner, "sync", None)
+    return structlog.contextvars.bound_contextvars(sync=sync) if isinstance(sync, str) else nullcontext()
 
 
 def hide(_: object, __: str, event: Fields) -> Fields:

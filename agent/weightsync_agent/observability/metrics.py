@@ -1,6 +1,7 @@
 """All metrics of the agent, as named objects in one registry. No label grows with the cluster or with versions.
 
-Seconds and bytes are the units, as Prometheus asks. ``exposition()`` is the body of GET /metrics.
+Seconds and bytes are the units, as Prometheus asks. ``exposition()`` is the body of GET /metrics. docs/metrics.md is
+made from this module: the comments that head its groups are the page's headings, and LABELS explains each label.
 """
 
 from typing import Final
@@ -10,6 +11,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 # From the fixed cost of a write (0.1 ms) to the longest deadline that a strategy may give (an hour).
 SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 900, 3600)
+# Bytes a second, from a path that is as good as dead to the fastest network card of today.
+RATES: Final = tuple(float(each * 10**power) for power in range(5, 11) for each in (1, 3))
 
 REGISTRY: Final = CollectorRegistry(auto_describe=True)
 ProcessCollector(registry=REGISTRY)
@@ -24,47 +27,69 @@ def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
     return Gauge(name, text, labels, namespace="weightsync_agent", registry=REGISTRY)
 
 
-def _histogram(name: str, text: str, labels: tuple[str, ...] = ()) -> Histogram:
-    return Histogram(name, text, labels, namespace="weightsync_agent", registry=REGISTRY, buckets=SECONDS)
+def _histogram(name: str, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = SECONDS) -> Histogram:
+    return Histogram(name, text, labels, namespace="weightsync_agent", registry=REGISTRY, buckets=buckets)
 
 
+# Every agent
 BUILD: Final = Info(
     "build", "Version of the agent and of what it moves bytes with", namespace="weightsync_agent", registry=REGISTRY
 )
+TERM: Final = _gauge("term", "The newest term that this agent follows")
+VERSION_NUMBER: Final = _gauge(
+    "version_number",
+    "Number of a version within its lineage: what the engine serves, or what the coordinator decided last",
+    ("role",),
+)
+ARENA_BYTES: Final = _gauge("arena_bytes", "Bytes of memory that the arenas in this pod's volume take")
+REQUEST_SECONDS: Final = _histogram(
+    "request_seconds", "Time to answer a request of the agent's own API, the waits of long polls included", ("path",)
+)
+ERRORS: Final = _counter("errors", "Errors by the part that met them and their reason", ("part", "reason"))
+WORKER_RESTARTS: Final = _counter("worker_restarts", "Transfer workers that were ended or replaced", ("reason",))
 
-# A source's side.
-PUBLISHES: Final = _counter("publishes", "Calls of publish() that a trainer rank made", ("outcome",))
-BYTES_FILLED: Final = _counter("filled_bytes", "Bytes that the trainer put into arenas")
-BYTES_WRITTEN: Final = _counter("written_bytes", "Bytes written to targets and acknowledged", ("transport",))
+# A trainer's agent
+FILL_SECONDS: Final = _histogram("fill_seconds", "Time from a rank's publish() until all its tensors were copied")
+BYTES_FILLED: Final = _counter("filled_bytes", "Bytes that the trainer put into arenas, digested")
+BYTES_WRITTEN: Final = _counter("written_bytes", "Bytes written to targets, told when a route ends", ("transport",))
 BYTES_RESENT: Final = _counter("resent_bytes", "Bytes written once more because their digest was not equal")
 ROUTES: Final = _counter("routes", "Routes that ended", ("outcome",))
+WRITE_SECONDS: Final = _histogram("write_seconds", "Time from a route's start until it was verified or had failed")
+ROUTE_RATE: Final = _histogram(
+    "route_bytes_per_second", "Bytes of a verified route over its time, the wait for the trainer included",
+    buckets=RATES,
+)  # fmt: skip
 
-# A coordinator's side.
-TERM: Final = _gauge("term", "The term that this agent follows")
-SYNCS: Final = _counter("syncs", "Syncs that this agent coordinated and that ended", ("outcome",))
-VERSION_NUMBER: Final = _gauge("version_number", "Number of the newest version here, within its lineage", ("role",))
-REPAIRS: Final = _counter("repairs", "Engines that were behind and were brought to a version by a sync of their own")
+# The coordinator's agent
+PUBLISHES: Final = _counter("publishes", "Publishes that ended, of all ranks together", ("outcome",))
+SYNCS: Final = _counter("syncs", "Syncs that ended", ("kind", "outcome"))
+SYNC_SECONDS: Final = _histogram("sync_seconds", "Time from the first rank's publish() to the last engine's outcome")
+HANDSHAKE_SECONDS: Final = _histogram("handshake_seconds", "Time of the handshake with one engine rank")
+DECIDE_SECONDS: Final = _histogram("decide_seconds", "Time to write a decision to disk")
+REPAIRS: Final = _counter("repairs", "Engines that a sync of their own brought to a version")
+ENGINES: Final = _gauge("engines", "Engines of the plan as the coordinator knows them", ("state",))
+LAG: Final = _gauge("lag_versions", "Versions by which the engine that is furthest behind is behind; joiners apart")
 
-# A target's side.
+# An engine's agent
 BYTES_RECEIVED: Final = _counter("received_bytes", "Bytes of buckets whose digest was found equal")
 BUCKETS_UNEQUAL: Final = _counter("unequal_buckets", "Buckets whose digest was not what their writer had named")
-JOINS: Final = _counter("joins", "Engine lives that got their first version")
-COMMITS: Final = _counter("commits", "Commits that an engine leader ran", ("outcome",))
+VERIFY_SECONDS: Final = _histogram("verify_seconds", "Time to digest and compare the buckets of one receipt")
+COMMITS: Final = _counter("commits", "Commits that were done, and steps of commits that failed", ("outcome",))
+COMMIT_SECONDS: Final = _histogram("commit_seconds", "Time from a commit's request to its last step")
+PAUSE_SECONDS: Final = _histogram("pause_seconds", "Time for which one commit paused the engine")
+APPLY_SECONDS: Final = _histogram("apply_seconds", "Time in which all ranks copied a replica into their parameters")
+JOINS: Final = _counter("joins", "Lives of the engine that got their first version")
 GATE: Final = _gauge("gate", "1 while the readiness gate of this pod is True")
+ENGINE_STATE: Final = _gauge("engine_state", "1 for the state that the engine is in, 0 for all others", ("state",))
 
-# Seconds.
-PHASE_SECONDS: Final = _histogram(
-    "phase_seconds", "Time in one phase of a sync, for one route or one engine",
-    ("phase",),  # fill, digest, handshake, write, check, decide, commit
-)  # fmt: skip
-PAUSE_SECONDS: Final = _histogram("pause_seconds", "Time for which the engine was paused by one commit")
-APPLY_SECONDS: Final = _histogram("apply_seconds", "Time in which one rank copied a replica into its parameters")
-REQUEST_SECONDS: Final = _histogram("request_seconds", "Time to answer a request of the agent's own API", ("path",))
-
-# Faults.
-ERRORS: Final = _counter("errors", "Errors by the part that met them and their reason", ("part", "reason"))
-WORKER_RESTARTS: Final = _counter("worker_restarts", "Transfer workers that were started again", ("reason",))
-ARENA_BYTES: Final = _gauge("arena_bytes", "Bytes of arenas that this agent owns")
+LABELS: Final = {
+    "role": "`engine` or `coordinator`",
+    "path": "the API's path, with the names of its variable parts",
+    "part": "the part of the agent, such as `own_pod`, `plan_feed`, `coordinator`, `engine`",
+    "reason": "the error's reason, as in the errors' reference; of workers `fence`, `died`, `killed`",
+    "transport": "`tcp` or `rdma`; empty where nothing was written",
+    "state": "of engines as counts `current`, `behind`, `joining`, `failed`; of one engine its state's name",
+}
 
 
 def exposition() -> tuple[bytes, str]:

@@ -22,6 +22,7 @@ from weightsync.errors import (
 from weightsync.records import WireRecord, first_problem
 from weightsync.wire import local
 from weightsync.wire.v1 import NamesRequest, Problem, Receipts, ShardDigests
+from weightsync_agent.observability import feeds, logs
 from weightsync_agent.peers.auth import Caller, Verifier
 
 log = structlog.get_logger(__name__)
@@ -136,7 +137,9 @@ def accepts(
 
     async def handle(request: web.Request) -> web.Response:
         caller = await verifier.verify(request.headers)
-        answer = await then(caller, await parse_body(request, kind))
+        body = await parse_body(request, kind)
+        with logs.about(body):
+            answer = await then(caller, body)
         return web.json_response(text=answer.model_dump_json())
 
     return handle
@@ -169,7 +172,7 @@ class HttpServer:
     """Serves an application on one address, until closed."""
 
     def __init__(self, routes: list[web.RouteDef]) -> None:
-        self.application = web.Application(middlewares=[problems], client_max_size=MAX_BODY)
+        self.application = web.Application(middlewares=[feeds.measured, problems], client_max_size=MAX_BODY)
         self.application.add_routes(routes)
         self._runner: web.AppRunner | None = None
 

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -57,3 +58,24 @@ def test_json_exceptions_are_one_line(stream: io.StringIO) -> None:
         structlog.get_logger("weightsync_agent.x").exception("the call failed")
     (line,) = stream.getvalue().splitlines()
     assert "ValueError: refused: Bearer (hidden)" in json.loads(line)["exception"]
+
+
+@pytest.mark.parametrize(
+    ("what", "sync"),
+    [
+        pytest.param(SimpleNamespace(sync="a"), "a", id="a message that names it"),
+        pytest.param(SimpleNamespace(order=SimpleNamespace(sync="b")), "b", id="an order within a message"),
+        pytest.param(SimpleNamespace(request=SimpleNamespace(sync="c")), "c", id="a request within an action"),
+        pytest.param(SimpleNamespace(term=1), None, id="none"),
+    ],
+)
+def test_lines_about_a_sync_name_it(stream: io.StringIO, what: object, sync: str | None) -> None:
+    """Within the block, and no longer after it."""
+    logs.configure("info", "json", stream)
+    log = structlog.get_logger("weightsync_agent.x")
+    with logs.about(what):
+        log.info("within")
+    log.info("after")
+    within, after = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert within.get("sync") == sync
+    assert "sync" not in after

@@ -1,0 +1,185 @@
+"""A world with all that is measured: an operator, a trainer, engines, a joiner, and some that goes wrong."""
+
+import json
+import os
+import re
+import signal
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from reference.checkpoint import initial_state, make_checkpoint
+from reference.config import ModelConfig
+from tests.conftest import unavailable
+from tools.chaos.holds import Hold
+from tools.chaos.striking import workers
+from tools.cluster import light
+from tools.cluster.errors import ClusterError
+from tools.setup import prometheus
+from tools.setup.errors import SetupError
+from tools.world.cluster import CRDS, OURS, ApiServer, ClusterWorld
+from tools.world.processes import Child, wait
+from tools.world.world import free_port
+from weightsync import Publisher, names
+
+CONFIG = ModelConfig(vocab=64, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=128)
+SCRAPE_SECONDS = 1
+OPERATORS_OWN = re.compile(r'"port": (\d+).*serving health and metrics|serving health and metrics.*"port": (\d+)')
+
+
+class Scraped:
+    """The world and the Prometheus that scrapes it."""
+
+    def __init__(self, world: ClusterWorld, port: int) -> None:
+        self.world = world
+        self._url = f"http://127.0.0.1:{port}/api/v1"
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The instant vector; a query that Prometheus refuses fails the test with its words."""
+        answer = self._get("query", query=expression)
+        found: list[dict[str, Any]] = answer["data"]["result"]
+        return found
+
+    def names(self) -> set[str]:
+        """Every metric name that was scraped."""
+        return set(self._get("label/__name__/values")["data"])
+
+    def up(self) -> int:
+        """Targets that answered their last scrape."""
+        return sum(one["value"][1] == "1" for one in self.query("up"))
+
+    def _get(self, path: str, **query: str) -> Any:
+        with urllib.request.urlopen(f"{self._url}/{path}?{urllib.parse.urlencode(query)}", timeout=10) as answer:  # noqa: S310
+            return json.loads(answer.read())
+
+
+@pytest.fixture(scope="session")
+def programs() -> dict[str, Path]:
+    """prometheus and promtool."""
+    try:
+        return prometheus.programs()
+    except SetupError as error:
+        unavailable(f"Prometheus cannot be set up: {error}")
+
+
+@pytest.fixture(scope="module")
+def scraped(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    """The world after a few syncs, a failed publish, a join, and a transfer worker that was killed."""
+    torch.set_num_threads(1)
+    checkpoint = tmp_path_factory.mktemp("base")
+    make_checkpoint(checkpoint, CONFIG, seed=0)
+    folder = tmp_path_factory.mktemp("prometheus")
+    try:
+        cluster = light.up(tmp_path_factory.mktemp("light") / "cluster", bound_to_caller=True)
+    except (ClusterError, SetupError) as error:
+        unavailable(f"the light cluster cannot be started: {error}")
+    try:
+        plan = {"strategy": {"type": "Barrier", "deadlineSeconds": 30}}
+        with ClusterWorld(cluster, plan, failpoints=True) as world:
+            yield from _run(world, programs["prometheus"], checkpoint, folder)
+    finally:
+        light.down(cluster.folder)
+
+
+def _run(world: ClusterWorld, program: Path, checkpoint: Path, folder: Path) -> Iterator[Scraped]:
+    trainer = world.trainer("trainer-0")
+    for name in ("engine-0", "engine-1"):
+        world.engine(name, checkpoint)
+    with Publisher(rank=0, world_size=1, directory=trainer.volume) as publisher:
+        world.wait_for_engines(2)
+        publisher.publish(initial_state(CONFIG, seed=1)).raise_on_failure(timeout=40)
+        port, found = _prometheus(world, program, folder)
+        scraped = Scraped(world, port)
+        try:
+            wait("the first scrape of all", lambda: scraped.up() == len(world.pods) + 1, 30, [found])
+            _work(world, publisher, checkpoint)
+            yield scraped
+        finally:
+            found.stop()
+
+
+def _work(world: ClusterWorld, publisher: Publisher, checkpoint: Path) -> None:
+    """What the metrics are there for, good and bad: bytes that change, a dead worker, a failed publish, a join."""
+    Hold(world.failpoints("engine-0"), "worker-corrupt")
+    os.kill(next(workers(world.pods["engine-1"].agent.pid)), signal.SIGKILL)
+    publisher.publish(initial_state(CONFIG, seed=2)).raise_on_failure(timeout=40)
+    publisher.publish({"unknown": torch.zeros(1)}).outcome(timeout=40)
+    last = publisher.publish(initial_state(CONFIG, seed=3))
+    last.raise_on_failure(timeout=40)
+    assert last.version is not None
+    joiner = world.engine("engine-2", checkpoint)
+    world.wait_for_version(joiner, last.version, seconds=40)
+    _unreadable(world)
+    server = ApiServer(world.cluster)
+    server.kill()
+    try:
+        log = world.pods["trainer-0"].agent.log
+        wait("an agent that misses the API server", lambda: "cannot be reached" in log.read_text(), 30)
+    finally:
+        server.start()
+
+
+def _unreadable(world: ClusterWorld) -> None:
+    """A WeightSync that only the CRD of another release lets in: the operator's pass over it fails."""
+    client, path = world.cluster.client, f"{CRDS}/weightsyncs.weightsync.io"
+    crd = client.get(path)
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = {
+        "type": "object", "x-kubernetes-preserve-unknown-fields": True,
+    }  # fmt: skip
+    status, text = client.call("PUT", path, crd)
+    assert status == 200, text
+    body = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "later"}, "spec": {}}
+    created = f"{OURS}/{names.PLURAL}"
+    wait("the other CRD", lambda: client.call("POST", created, body)[0] == 201, 30)
+    wait("a pass that fails", lambda: "pass failed" in world.operator.log.read_text(), 30, [world.operator])
+
+
+def _prometheus(world: ClusterWorld, program: Path, folder: Path) -> tuple[int, Child]:
+    """Scrapes operator and agents, with the labels that a PodMonitor gives."""
+    port = free_port()
+    found = OPERATORS_OWN.search(world.operator.log.read_text())
+    assert found is not None, world.operator.tail()
+    targets = [
+        {
+            "targets": [pod.address],
+            "labels": {"namespace": "world", "pod": pod.name, "container": "weightsync-agent"},
+        }
+        for pod in world.pods.values()
+    ]
+    own = {"namespace": "weightsync", "pod": "operator-0", "container": "operator"}
+    jobs = [
+        {"job_name": "agents", "static_configs": targets},
+        {
+            "job_name": "operator",
+            "honor_labels": True,
+            "static_configs": [{"targets": [f"127.0.0.1:{found[1] or found[2]}"], "labels": own}],
+        },
+    ]
+    timing = {"scrape_interval": f"{SCRAPE_SECONDS}s", "scrape_timeout": f"{SCRAPE_SECONDS}s"}
+    (folder / "prometheus.yml").write_text(yaml.safe_dump({"global": timing, "scrape_configs": jobs}))
+    child = Child(
+        "prometheus",
+        [
+            str(program), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        {},
+        folder / "prometheus.log",
+    )  # fmt: skip
+    child.start()
+    wait("Prometheus", lambda: _ready(port), 30, [child])
+    return port, child
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=2) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -1,0 +1,93 @@
+"""What is declared is fed, and what dashboard and alerts ask has an answer, says a Prometheus that scrapes a world."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.observability.conftest import SCRAPE_SECONDS, Scraped
+from tools.generate import dashboard
+from tools.generate.metrics import Described, groups
+from tools.world.processes import WorldError, wait
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).resolve().parents[3]
+ALERTS = ROOT / "charts/weightsync/files/alerts.yaml"
+# What has a value in this world and is 0 nonetheless: the engines lag in no scrape but by chance.
+MAY_BE_ZERO = {"weightsync_agent_lag_versions"}
+# Each window of time in which something must be counted, as long as the world is young.
+WINDOW = "10m"
+
+
+def test_every_metric_of_the_reference_is_fed(scraped: Scraped) -> None:
+    """Counters counted up, histograms observed, gauges set: after syncs, a failure, a join, a lost worker."""
+
+    def unfed() -> list[str]:
+        return [one.name for rows in groups().values() for one in rows if not _fed(scraped, one)]
+
+    try:
+        wait("every metric being fed", lambda: not unfed(), 20 * SCRAPE_SECONDS)
+    except WorldError:
+        pytest.fail(f"never fed: {', '.join(unfed())}")
+
+
+def _fed(scraped: Scraped, metric: Described) -> bool:
+    name = f"{metric.name}_count" if metric.kind == "histogram" else metric.name
+    values = [float(found["value"][1]) for found in scraped.query(name)]
+    return bool(values) and (max(values) > 0 or metric.name in MAY_BE_ZERO)
+
+
+def test_nothing_is_scraped_that_the_reference_does_not_name(scraped: Scraped) -> None:
+    """Every series of ours begins with a name of docs/metrics.md."""
+    page = (ROOT / "docs/metrics.md").read_text()
+    ours = {name for name in scraped.names() if name.startswith("weightsync_")}
+    stems = {name.removesuffix(end) for name in ours for end in ("_bucket", "_sum", "_count") if name.endswith(end)}
+    plain = {name for name in ours if not name.endswith(("_bucket", "_sum", "_count", "_created"))}
+    assert not [name for name in plain | stems if f"`{name}`" not in page]
+
+
+QUERIES = [
+    (panel["title"], target["expr"])
+    for panel in dashboard.dashboard()["panels"]
+    for target in panel.get("targets", [])
+]
+
+
+@pytest.mark.parametrize(("title", "expression"), QUERIES, ids=[title for title, _ in QUERIES])
+def test_every_query_of_the_dashboard_returns_data(scraped: Scraped, title: str, expression: str) -> None:
+    """With every namespace chosen."""
+    asked = expression.replace("$namespace", ".*").replace("$__rate_interval", WINDOW)
+    wait(f"{title}: {asked} having data", lambda: _numbers(scraped, asked), 10 * SCRAPE_SECONDS)
+
+
+def _numbers(scraped: Scraped, expression: str) -> bool:
+    """There is a value, and one that is a number: a quantile of nothing is none."""
+    return any(found["value"][1] != "NaN" for found in scraped.query(expression))
+
+
+def rules() -> list[dict[str, str]]:
+    """The alerts as Prometheus reads them."""
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_every_query_of_the_alerts_returns_data(scraped: Scraped, rule: dict[str, str]) -> None:
+    """Without the last comparison there is a value, also while all is well; with it the query is one."""
+    query, operator, bound = rule["expr"].rsplit(" ", 2)
+    assert operator in ("<", ">")
+    assert float(bound) >= 0
+    wait(f"{rule['alert']}: {query} having data", lambda: _numbers(scraped, query), 10 * SCRAPE_SECONDS)
+    scraped.query(rule["expr"])
+
+
+def test_one_sync_is_found_in_the_logs_of_all_agents_by_its_id(scraped: Scraped) -> None:
+    """Coordinator, source and engines name the same sync in what they log of it."""
+    world = scraped.world
+    named = {}
+    for name in ("trainer-0", "engine-0", "engine-1"):
+        lines = (world.folder / f"{name}-agent.log").read_text().splitlines()
+        records = [json.loads(line) for line in lines if line.startswith("{")]
+        named[name] = {record["sync"] for record in records if "sync" in record}
+    assert named["trainer-0"] & named["engine-0"] & named["engine-1"]
