@@ -1,10 +1,10 @@
 """Run everything against a real SGLang and write what it answered.
 
-PYTHONPATH=.:sdk:agent python -m tools.contract_gpu --out DIR [--release 0.5.17] [--parts hook suite measure]
+PYTHONPATH=.:sdk:agent python -m tools.contract_gpu --out DIR [--release 0.5.17] [--parts hook fill suite ...]
 
 Writes DIR/sglang-RELEASE.json (the suite's answers, to be committed as tests/contract/sglang-RELEASE.json),
-DIR/timings.json, DIR/hook.json, DIR/server.log. Needs a GPU and an importable SGLang of that release; models and
-arenas lie in --shm (memory-backed, 30 GB for the 4b model).
+DIR/timings.json, DIR/hook.json, DIR/fill.json, DIR/server.log. Needs a GPU and an importable SGLang of that release;
+models and arenas lie in --shm (memory-backed, 30 GB for the 4b model).
 """
 
 import argparse
@@ -50,15 +50,27 @@ class Run:
 
     def hook(self) -> None:
         """The hook on CUDA, in a process of its own: it leaves memory pinned."""
-        code = "import sys, json, pathlib; from tools.contract_gpu import hook_on_cuda as h; "
-        code += "print(json.dumps(h.check(pathlib.Path(sys.argv[1]))))"
+        self._claims("hook", "hook_on_cuda")
+
+    def fill(self) -> None:
+        """Filling an arena from CUDA tensors."""
+        self._claims("fill", "fill_on_cuda")
+
+    def _claims(self, name: str, module: str) -> None:
+        code = f"import sys, json, pathlib; from tools.contract_gpu import {module} as m; "
+        code += "print(json.dumps(m.check(pathlib.Path(sys.argv[1]))))"
         done = subprocess.run(
-            [sys.executable, "-c", code, str(self.shm / "hook-volume")], check=True, capture_output=True, text=True
-        )
+            [sys.executable, "-c", code, str(self.shm / f"{name}-volume")],
+            check=False, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"{module} ended with status {done.returncode}")
         claims = json.loads(done.stdout.splitlines()[-1])
-        (self.out / "hook.json").write_text(json.dumps(claims, indent=1) + "\n")
-        for name, holds in claims.items():
-            say(f"{'yes' if holds else 'NO '}  {name}")
+        (self.out / f"{name}.json").write_text(json.dumps(claims, indent=1) + "\n")
+        for claim, holds in claims.items():
+            say(f"{'yes' if holds else 'NO '}  {claim}")
+        if not all(claims.values()):
+            raise RuntimeError(f"{module}: {[claim for claim, holds in claims.items() if not holds]}")
 
     def suite(self) -> None:
         """All cases, and at the end the one that wedges the server."""
@@ -96,10 +108,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shm", type=Path, default=Path("/dev/shm/weightsync-contract"))  # noqa: S108
     parser.add_argument("--release", default="0.5.17")
-    parser.add_argument("--parts", nargs="*", default=["hook", "suite", "measure"])
+    parser.add_argument("--parts", nargs="*", default=["hook", "fill", "suite", "measure"])
     o = parser.parse_args()
     run = Run(o.out, o.shm, o.release)
-    parts: dict[str, Callable[[], None]] = {"hook": run.hook, "suite": run.suite, "measure": run.measured}
+    parts: dict[str, Callable[[], None]] = {
+        "hook": run.hook, "fill": run.fill, "suite": run.suite, "measure": run.measured,
+    }  # fmt: skip
     failed = []
     for name in o.parts:
         say(f"--- {name}")

@@ -35,7 +35,9 @@ class Child:
         path = os.pathsep.join(map(str, CODE))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("WEIGHTSYNC_", "MC_", "POD_"))}
         environment = {**inherited, "PYTHONUNBUFFERED": "1", **self.environment}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [self.environment.get("PYTHONPATH", ""), path]))
+        # It finds packages as this process does: not every machine has them in its interpreter.
+        paths = [self.environment.get("PYTHONPATH", ""), path, os.environ.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,

@@ -196,6 +196,11 @@ class World:
             self._mounted.remove(volume)
             subprocess.run(["umount", "--lazy", volume], check=True)
 
+    def set_plan(self, **fields: Any) -> None:
+        """Change further fields of the inventory; the planner follows."""
+        self._plan_fields = {**self._plan_fields, **fields}
+        self._write_inventory()
+
     def _write_inventory(self) -> None:
         agents = [{"uid": pod.uid, "address": pod.address, "role": pod.role} for pod in self.pods.values()]
         temporary = self._inventory.with_suffix(".new")

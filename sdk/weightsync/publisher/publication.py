@@ -31,10 +31,14 @@ LAST_WORDS = 10.0  # seconds that telling of a failure may take: the trainer wai
 
 
 class Progress(NamedTuple):
-    """How far a publish has come, in bytes. On a first publish total counts all that the program knows."""
+    """How far a publish has come: bytes that are in the arenas, of so many, and the seconds that copying took.
 
-    copied: int
-    total: int
+    On a first publish total counts all that the program knows.
+    """
+
+    copied: int = 0
+    total: int = 0
+    seconds: float = 0.0
 
 
 class _Filling(NamedTuple):
@@ -85,9 +89,9 @@ class Publication:
 
     @property
     def progress(self) -> Progress:
-        """Bytes that are in the arenas by now, of those that this rank fills."""
+        """As it stands now; any thread may look."""
         replayers = [filling.opened.replayer for filling in self._fillings]
-        return Progress(sum(r.copied for r in replayers), sum(r.nbytes for r in replayers))
+        return Progress(sum(r.copied for r in replayers), sum(r.nbytes for r in replayers), self._seconds)
 
     def begin(self, request: BeginRequest) -> None:
         """Ask the agent which arenas to fill, and open them."""

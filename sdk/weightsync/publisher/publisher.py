@@ -110,8 +110,11 @@ class Publisher:
 
     @property
     def progress(self) -> Progress:
-        """(copied, total) bytes of the publish that runs, else of the last one; any thread may look."""
-        return self._latest.progress if self._latest is not None else Progress(0, 0)
+        """Bytes copied, of how many, in how many seconds: of the publish that runs, else of the last one.
+
+        Any thread may look.
+        """
+        return self._latest.progress if self._latest is not None else Progress()
 
     def _begin(self, publication: Publication, label: str) -> None:
         if self._closed:
@@ -127,7 +130,10 @@ class Publisher:
             raise publication.unexpected
         failure = publication.failure
         progress = publication.progress
-        log.info("publish %d of rank %d: %d of %d bytes copied", self._sequence, self._identity.rank, *progress)
+        log.info(
+            "publish %d of rank %d: %d of %d bytes copied in %.3f s",
+            self._sequence, self._identity.rank, *progress,
+        )  # fmt: skip
         if failure is None:
             self._names = frozenset(publication.names)
         else:
