@@ -25,9 +25,12 @@ class Sink(Protocol):
     def slice_of(self, raw: dict[str, Any], *, deleted: bool) -> None:
         """A slice was seen."""
 
+    def node(self, raw: dict[str, Any], *, deleted: bool) -> None:
+        """A node was seen."""
 
-def register(sink: Sink, kube: Kube) -> kopf.OperatorRegistry:
-    """The registry of one operator."""
+
+def register(sink: Sink, kube: Kube, *, nodes: bool = False) -> kopf.OperatorRegistry:
+    """The registry of one operator. nodes: watch them too."""
     registry = kopf.OperatorRegistry()
     group, version = names.API_VERSION.split("/")
 
@@ -41,12 +44,17 @@ def register(sink: Sink, kube: Kube) -> kopf.OperatorRegistry:
     async def slice_of(event: Any, **_: Any) -> None:
         sink.slice_of(event["object"], deleted=event["type"] == "DELETED")
 
+    async def node(event: Any, **_: Any) -> None:
+        sink.node(event["object"], deleted=event["type"] == "DELETED")
+
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await kube.kopf_login()
 
     kopf.on.event("", "v1", "pods", registry=registry)(pod)
     kopf.on.event(group, version, names.PLURAL, registry=registry)(weightsync)
     kopf.on.event(group, version, names.SLICE_PLURAL, registry=registry)(slice_of)
+    if nodes:
+        kopf.on.event("", "v1", "nodes", registry=registry)(node)
     kopf.on.login(registry=registry)(login)
     return registry
 

@@ -13,7 +13,7 @@ from weightsync.errors import InputError
 from weightsync.plan import Name, Plan, Strategy, Transfer, Uid
 from weightsync.records import Record, first_problem
 from weightsync_operator.planning import membership, sources
-from weightsync_operator.planning.compose import Wish, compose
+from weightsync_operator.planning.compose import Wish, compose, left_out
 from weightsync_operator.planning.grouping import Grouping, group
 from weightsync_operator.planning.membership import Membership
 from weightsync_operator.planning.pods import Pod
@@ -88,6 +88,7 @@ def draft(inventory: Inventory, heard: dict[str, Announcement], previous: Plan |
     )
     # The term of a plan file is ignored: its coordinator takes one by itself.
     plan = compose(wish, trainers, engines.members, previous, now=0)
+    engines = engines.without(left_out(trainers, engines.members, plan))
     return Draft(plan=plan, trainers=trainers, engines=engines)
 
 

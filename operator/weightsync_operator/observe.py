@@ -18,6 +18,7 @@ from weightsync.errors import InputError
 from weightsync.records import first_problem
 from weightsync.report import Report
 from weightsync_operator.planning.grouping.workloads import LWS
+from weightsync_operator.planning.mapping import Place
 from weightsync_operator.planning.ownership import Claim
 from weightsync_operator.planning.pods import Pod
 
@@ -60,6 +61,14 @@ class SliceSeen:
     namespace: str
     name: str
     owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """Where a node is: the values of its topology labels."""
+
+    name: str
+    place: Place
 
 
 def version(raw: Raw) -> int:
@@ -152,6 +161,13 @@ def weightsync(raw: Raw) -> Seen:
         spec=spec,
         problem=problem,
     )
+
+
+def node(raw: Raw, labels: tuple[str, ...]) -> NodeSeen:
+    """A node's record. labels: those of the topology, the nearest first."""
+    meta = raw["metadata"]
+    there = meta.get("labels") or {}
+    return NodeSeen(meta["name"], tuple(there.get(label, "") for label in labels))
 
 
 def slice_of(raw: Raw) -> SliceSeen:

@@ -18,9 +18,10 @@ from weightsync_operator.metrics import Metrics
 from weightsync_operator.observe import Seen
 from weightsync_operator.planning import changes, membership, notices, slicing, sources, status
 from weightsync_operator.planning.changes import Changes
-from weightsync_operator.planning.compose import Wish, compose
+from weightsync_operator.planning.compose import Wish, compose, left_out
 from weightsync_operator.planning.facts import Facts, report_in_force
 from weightsync_operator.planning.grouping import Grouping, group
+from weightsync_operator.planning.memo import Memo
 from weightsync_operator.planning.ownership import Claim, own
 from weightsync_operator.planning.selectors import describe
 from weightsync_operator.planning.slicing import Slice
@@ -50,6 +51,7 @@ class Reconciler:
         self._clock = clock
         self._instance = instance
         self._published: dict[str, Published] = {}
+        self._memos: dict[str, Memo] = {}
 
     async def run(self, uid: str) -> None:
         """One pass. Raises KubeError where the API refuses, InputError where the object cannot be read."""
@@ -74,6 +76,7 @@ class Reconciler:
 
     def forget(self, seen: Seen) -> None:
         """The WeightSync is gone."""
+        self._memos.pop(seen.uid, None)
         if self._published.pop(seen.uid, None) is not None:
             self._metrics.forget(seen.namespace, seen.name)
 
@@ -98,11 +101,13 @@ class Reconciler:
         rivals = [other.claim for other in self._store.siblings(seen)]
         owned = own(claim, [rival for rival in rivals if rival is not None], self._store.pods_of(seen.namespace))
         trainers = sources.gather(owned.trainers, describe(claim.trainer))
-        asked = spec.rollout.group
-        engines = membership.judge(group(owned.rollouts, Grouping(asked.by, asked.key)))
+        asked, memo = spec.rollout.group, self._memos.setdefault(seen.uid, Memo())
+        engines = membership.judge(group(owned.rollouts, Grouping(asked.by, asked.key)), memo)
         changed = published.lost or seen.status.observed_generation != seen.generation
         wish = _wish(seen.key, spec, changed=changed)
-        plan = compose(wish, trainers, engines.members, published.plan, milliseconds(self._clock()))
+        now, places = milliseconds(self._clock()), self._store.places()
+        plan = compose(wish, trainers, engines.members, published.plan, now, places=places, memo=memo)
+        engines = engines.without(left_out(trainers, engines.members, plan))
         slices = self._cut(seen, plan, published)
         report = report_in_force(owned, plan)
         rollout = describe(claim.rollout)

@@ -36,6 +36,15 @@ class Settings(BaseSettings):
         tuple[str, ...], NoDecode, Field(description="Namespaces to serve, comma-separated; empty: all.")
     ] = ()
     pod_selector: Annotated[str, Field(description="Only pods with these labels are watched; empty: all.")] = ""
+    topology_labels: Annotated[
+        tuple[str, ...],
+        NoDecode,
+        Field(
+            description="Labels of nodes, comma-separated, the nearest first, such as kubernetes.io/hostname,"
+            "topology.kubernetes.io/zone: engines are fed from near trainer pods where that costs no evenness. Needs "
+            "the right to list and watch nodes; empty: nodes are not looked at."
+        ),
+    ] = ()
     health_host: Annotated[str, Field(description="Where /healthz, /readyz and /metrics listen.")] = ""
     health_port: Annotated[Port, Field(description="Their port; 0 takes a free one.")] = 8080
     debounce_seconds: Annotated[
@@ -57,7 +66,7 @@ class Settings(BaseSettings):
     )
     log_format: Annotated[Literal["json", "console"], Field(description="json for machines.")] = "json"
 
-    @field_validator("namespaces", mode="before")
+    @field_validator("namespaces", "topology_labels", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """``a,b`` from flag or environment."""

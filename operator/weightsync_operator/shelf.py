@@ -22,6 +22,11 @@ class Shelf(Generic[Value]):
         entry = self._known.get(uid)
         return entry[1] if entry else None
 
+    def at(self, uid: str, version: int) -> Value | None:
+        """The record of exactly that version, if it is there: it need not be made again."""
+        entry = self._known.get(uid)
+        return entry[1] if entry and entry[0] == version else None
+
     def __iter__(self) -> Iterator[Value]:
         return (value for _, value in list(self._known.values()))
 

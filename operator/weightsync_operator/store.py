@@ -7,7 +7,8 @@ kubelet's heartbeat, wakes nobody.
 
 from collections.abc import Iterable
 
-from weightsync_operator.observe import Seen, SliceSeen
+from weightsync_operator.observe import NodeSeen, Seen, SliceSeen
+from weightsync_operator.planning.mapping import Place
 from weightsync_operator.planning.pods import Pod
 from weightsync_operator.shelf import Change, Shelf
 
@@ -19,6 +20,7 @@ class Store:
         self.pods = Shelf[Pod]()
         self.syncs = Shelf[Seen]()
         self.slices = Shelf[SliceSeen]()
+        self.nodes = Shelf[NodeSeen]()
         self.synced = False
 
     def sync(self, uid: str) -> Seen | None:
@@ -28,6 +30,10 @@ class Store:
     def siblings(self, seen: Seen) -> list[Seen]:
         """The other WeightSyncs of its namespace."""
         return [other for other in self.syncs if other.namespace == seen.namespace and other.uid != seen.uid]
+
+    def places(self) -> dict[str, Place]:
+        """Where each node is, by its name."""
+        return {node.name: node.place for node in self.nodes}
 
     def pods_of(self, namespace: str) -> list[Pod]:
         """All pods of a namespace."""
@@ -57,6 +63,10 @@ class Store:
                 spaces = {seen.namespace for seen in known}
                 concerned |= {seen.uid for seen in self.syncs if seen.namespace in spaces}
         return concerned
+
+    def concerned_by_nodes(self, changes: Iterable[Change[NodeSeen]]) -> set[str]:
+        """A node that moved concerns whoever has pods; routes that are there stay, so that little follows."""
+        return {seen.uid for seen in self.syncs} if list(changes) else set()
 
     def concerned_by_slices(self, changes: Iterable[Change[SliceSeen]]) -> set[str]:
         """Uids of the owners."""

@@ -1,6 +1,7 @@
 """Pods, sources and engines for tests: a case names only what it is about."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weightsync.announcement import Announcement, SourceRank, TargetRank
 from weightsync.plan import Plan
@@ -89,6 +90,13 @@ def shard(
     return Pod(
         namespace="default", name=name, uid=f"uid-{name}", labels=labels or {}, announcement=said, size=size,
     )  # fmt: skip
+
+
+def told(pod: Pod, **more: object) -> Pod:
+    """The pod, whose agent says more of itself."""
+    if pod.announcement is None:
+        raise ValueError(f"the agent of {pod.name} says nothing")
+    return replace(pod, announcement=pod.announcement.model_copy(update=more))
 
 
 def gathered(pods: Sequence[Pod]) -> Sources:

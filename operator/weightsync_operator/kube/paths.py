@@ -8,6 +8,11 @@ def pods(namespace: str = "") -> str:
     return f"/api/v1{_in(namespace)}/pods"
 
 
+def nodes() -> str:
+    """The nodes."""
+    return "/api/v1/nodes"
+
+
 def weightsyncs(namespace: str = "") -> str:
     """The WeightSyncs of a namespace, or of all."""
     return f"/apis/{names.API_VERSION}{_in(namespace)}/{names.PLURAL}"

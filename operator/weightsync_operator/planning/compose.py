@@ -1,16 +1,15 @@
 """From what is there and what was planned to the plan in force. Pure; the operator and plan files share it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target, Transfer
-from weightsync_operator.planning import coordinator, mapping, term
-from weightsync_operator.planning.layouts import Member
-from weightsync_operator.planning.mapping import SourceKey, TargetKey, Wanted
+from weightsync_operator.planning import coordinator, mapping, reasons, term
+from weightsync_operator.planning.layouts import Member, Outsider
+from weightsync_operator.planning.mapping import Place, SourceKey, Wanted
+from weightsync_operator.planning.memo import Memo, StageRoutes
 from weightsync_operator.planning.sources import Sources
-
-StageRoutes = dict[int, mapping.Routes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +24,26 @@ class Wish:
     changed: bool = False
 
 
-def compose(wish: Wish, sources: Sources, members: Sequence[Member], previous: Plan | None, now: int) -> Plan | None:
-    """The plan in force. now: milliseconds since the epoch, for a term that begins.
+def compose(
+    wish: Wish,
+    sources: Sources,
+    members: Sequence[Member],
+    previous: Plan | None,
+    now: int,
+    *,
+    places: Mapping[str, Place] | None = None,
+    memo: Memo | None = None,
+) -> Plan | None:
+    """The plan in force. now: milliseconds since the epoch, for a term that begins; places: of nodes, by name.
 
     Where the sources cannot feed every stage, the previous plan's sources, engines and coordinator stay: engines that
     are known go on being synced with whoever is left, and nothing is torn down over a restart of the trainer. None:
-    there never was a plan. Equal content has the previous plan's numbers.
+    there never was a plan. Equal content has the previous plan's numbers, and equal engines are its very objects.
     """
+    memo = memo or Memo()
     if sources.usable:
-        body = sources.pods
-        engines = route(sources, members, previous)
+        body = _kept(sources.pods, previous)
+        engines = _route(sources, members, (previous, memo.routes(previous)), places or {})
         leader = coordinator.choose(previous.coordinator if previous else "", body)
         number = term.next_term(previous, leader, coordinator.life(leader, body), now)
     elif previous is not None:
@@ -69,30 +78,52 @@ def _content(plan: Plan) -> tuple[object, ...]:
     return (plan.term, plan.coordinator, wish, by_uid, by_leader)
 
 
-def route(sources: Sources, members: Sequence[Member], previous: Plan | None) -> tuple[Engine, ...]:
-    """Engines with one route for each rank and stage. ``sources`` must be usable."""
+def left_out(sources: Sources, members: Sequence[Member], plan: Plan | None) -> list[Outsider]:
+    """Members for whose replicas no source had room: the plan lacks them."""
+    if not sources.usable or plan is None:
+        return []
+    planned = {engine.leader for engine in plan.engines}
+    return [
+        Outsider(
+            member.name,
+            reasons.SOURCES_FULL,
+            f"engine {member.name}: no trainer pod has room for one more replica of {member.nbytes} bytes per rank: "
+            "give trainer pods more memory, or run engines of fewer layouts",
+        )
+        for member in members
+        if member.leader.uid not in planned
+    ]
+
+
+def _kept(pods: tuple[Source, ...], previous: Plan | None) -> tuple[Source, ...]:
+    """The pods, as the previous plan's objects where they say the same."""
+    known = {source.uid: source for source in previous.sources} if previous else {}
+    return tuple(known[pod.uid] if known.get(pod.uid) == pod else pod for pod in pods)
+
+
+def _route(
+    sources: Sources,
+    members: Sequence[Member],
+    before: tuple[Plan | None, StageRoutes],
+    places: Mapping[str, Place],
+) -> tuple[Engine, ...]:
+    """Engines with one route for each rank and stage; without those that fit nowhere. ``sources`` must be usable."""
+    (previous, past), stages = before, sources.stages
     wanted = [
-        Wanted(TargetKey(rank.pod.uid, rank.target.rank), rank.target.program)
+        # What each stage owns is known to the sources alone: an even share stands for it.
+        Wanted(rank.key, rank.target.program, places.get(rank.pod.node, ()), -(-member.nbytes // stages))
         for member in members
         for rank in member.ranks
     ]
-    past = previous_routes(previous)
-    routes = {
-        stage: mapping.map_stage(_of_stage(sources.pods, stage), wanted, past.get(stage, {}))
-        for stage in range(sources.stages)
-    }
-    return tuple(_engine(member, routes) for member in members)
-
-
-def previous_routes(plan: Plan | None) -> StageRoutes:
-    """Stage -> target -> source of a plan."""
-    found: StageRoutes = {}
-    for engine in plan.engines if plan else ():
-        for target in engine.targets:
-            key = TargetKey(target.uid, target.rank.rank)
-            for step in target.routes:
-                found.setdefault(step.stage, {})[key] = SourceKey(step.source, step.rank)
-    return found
+    homes = {uid: places.get(node, ()) for uid, node in sources.nodes.items()}
+    room = mapping.Room(sources.room)
+    routes = [
+        mapping.map_stage(_of_stage(sources.pods, stage), wanted, past.get(stage, {}), homes, room)
+        for stage in range(stages)
+    ]
+    known = {engine.leader: engine for engine in previous.engines} if previous else {}
+    made = (_engine(member, routes, known.get(member.leader.uid)) for member in members)
+    return tuple(engine for engine in made if engine is not None)
 
 
 def _of_stage(pods: Sequence[Source], stage: int) -> list[SourceKey]:
@@ -100,21 +131,44 @@ def _of_stage(pods: Sequence[Source], stage: int) -> list[SourceKey]:
     return [SourceKey(uid, rank) for rank, uid in sorted(ranks)]
 
 
-def _engine(member: Member, routes: StageRoutes) -> Engine:
-    targets = []
+def _engine(member: Member, routes: Sequence[mapping.Routes], before: Engine | None) -> Engine | None:
+    """The engine with its routes; None where one of its ranks fits nowhere."""
+    steps = []
     for rank in member.ranks:
-        key = TargetKey(rank.pod.uid, rank.target.rank)
-        steps = tuple(
-            Route(stage=stage, source=routes[stage][key].uid, rank=routes[stage][key].rank)
-            for stage in sorted(routes)
+        found = [stage[rank.key] for stage in routes if rank.key in stage]
+        if len(found) < len(routes):
+            return None
+        steps.append(found)
+    if before is not None and _unchanged(member, steps, before):
+        return before
+    targets = tuple(
+        Target(
+            uid=rank.pod.uid,
+            pod=rank.pod.name,
+            address=rank.address,
+            rank=rank.target,
+            routes=tuple(Route(stage=n, source=key.uid, rank=key.rank) for n, key in enumerate(found)),
         )
-        targets.append(
-            Target(uid=rank.pod.uid, pod=rank.pod.name, address=rank.address, rank=rank.target, routes=steps)
-        )
+        for rank, found in zip(member.ranks, steps, strict=True)
+    )
     return Engine(
         name=member.name,
         leader=member.leader.uid,
         address=member.address,
         incarnation=member.incarnation,
-        targets=tuple(targets),
+        targets=targets,
+    )
+
+
+def _unchanged(member: Member, steps: Sequence[Sequence[SourceKey]], before: Engine) -> bool:
+    """Whether the engine of the previous plan says the same: to make 10,000 anew takes a second."""
+    if (before.name, before.address, before.incarnation) != (member.name, member.address, member.incarnation):
+        return False
+    if len(before.targets) != len(member.ranks):
+        return False
+    return all(
+        (target.uid, target.pod, target.address) == (rank.pod.uid, rank.pod.name, rank.address)
+        and target.rank == rank.target
+        and [(r.stage, r.source, r.rank) for r in target.routes] == [(n, *key) for n, key in enumerate(found)]
+        for target, rank, found in zip(before.targets, member.ranks, steps, strict=True)
     )

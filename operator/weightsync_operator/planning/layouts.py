@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from weightsync.announcement import TargetRank
 from weightsync_operator.planning import reasons
+from weightsync_operator.planning.mapping import TargetKey
 from weightsync_operator.planning.pods import Pod
 
 Signature = tuple[tuple[int, str], ...]  # (rank, layout digest) of every rank of an engine
@@ -25,11 +26,13 @@ class Rank:
     pod: Pod
     address: str
     target: TargetRank
+    key: TargetKey
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An engine that can take part. leader: the pod of its lowest rank; ranks: by rank; checkpoint: may be unsaid."""
+    """An engine that can take part. leader: the pod of its lowest rank; ranks: by rank; checkpoint and nbytes (of a
+    rank's replica, at most) may be unsaid."""
 
     name: str
     leader: Pod
@@ -37,6 +40,7 @@ class Member:
     incarnation: str
     ranks: tuple[Rank, ...]
     checkpoint: str = ""
+    nbytes: int = 0
 
     @property
     def signature(self) -> Signature:

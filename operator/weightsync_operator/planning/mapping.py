@@ -3,16 +3,23 @@
 Within a stage, in this order:
 1. A target keeps its source while both are there, unless that source carries more than its share.
 2. A source that feeds nobody takes the next target: source i takes target i when all is new.
-3. Else a target goes to the source that already serves its program (no further replica in that source's memory),
-4. among those to the one with least to send, among equals to the first.
+3. Else a target goes to a source that already serves its program (no further replica in that source's memory),
+4. among those to the one with least to send, among equals to the nearest, among equally near ones to the first.
 
 Shares: with t targets and n sources everyone feeds t // n or one more, so that no source's link is the slowest by
 more than one replica. A new engine moves no other engine's routes: shares only grow.
+
+A bound of memory comes before shares: a pod that has no room for a further replica gets no target of a program that
+it does not serve yet, and a target that fits nowhere gets no route.
 """
 
+import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+# Values of a node's topology labels, the nearest label's first; "" where the node has none.
+Place = tuple[str, ...]
 
 
 class SourceKey(NamedTuple):
@@ -30,65 +37,166 @@ class TargetKey(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A target and the program of its replica."""
+    """A target, the program of its replica, where it is, and the bytes of its replica's part in this stage."""
 
     key: TargetKey
     program: str
+    place: Place = ()
+    nbytes: int = 0
 
 
 Routes = dict[TargetKey, SourceKey]
 
 
-def map_stage(
-    sources: Sequence[SourceKey], targets: Sequence[Wanted], previous: Mapping[TargetKey, SourceKey]
-) -> Routes:
-    """One source for each target. Both in a stable order; ``previous`` may name what is no longer there.
+class Room:
+    """What replicas still may take in each source's pod, over all its ranks and stages. Unknown: no bound."""
 
-    Raises ValueError without sources: the caller plans only stages that have some.
+    def __init__(self, nbytes: Mapping[str, int]) -> None:
+        self._left = {uid: room for uid, room in nbytes.items() if room}
+
+    def fits(self, uid: str, nbytes: int) -> bool:
+        """Whether one more replica fits."""
+        return nbytes <= self._left.get(uid, nbytes)
+
+    def take(self, uid: str, nbytes: int) -> None:
+        """One more is held."""
+        if uid in self._left:
+            self._left[uid] -= nbytes
+
+
+def map_stage(
+    sources: Sequence[SourceKey],
+    targets: Sequence[Wanted],
+    previous: Mapping[TargetKey, SourceKey],
+    places: Mapping[str, Place] | None = None,
+    room: Room | None = None,
+) -> Routes:
+    """One source for each target that fits. Both in a stable order; ``previous`` may name what is no longer there.
+
+    places: of source pods. room: is used up, so that the stages of one plan share it. Raises ValueError without
+    sources: the caller plans only stages that have some.
     """
     if not sources:
         raise ValueError("a stage without sources cannot be mapped")
-    stage = _Stage(sources, len(targets))
-    kept = stage.keep(targets, previous)
+    stage = _Stage(sources, len(targets), places or {}, room or Room({}))
+    stage.keep(targets, previous)
     for target in targets:
-        if target.key not in kept:
-            stage.take(target, stage.choose(target.program))
+        if target.key not in stage.routes:
+            stage.add(target)
     return stage.routes
 
 
+class _Queue:
+    """Sources, the one with least to send first, then the nearest to one place. Loads only rise: entries that are
+    out of date are put right when they come up."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, int]] = []  # load, distance, source
+
+    def first(self, stage: "_Stage", target: Wanted) -> int | None:
+        """The first source that has room for the target."""
+        full, found = [], None
+        while self.heap:
+            load, distance, source = self.heap[0]
+            if load != stage.loads[source]:
+                heapq.heapreplace(self.heap, (stage.loads[source], distance, source))
+            elif stage.fits(source, target):
+                found = source
+                break
+            else:
+                full.append(heapq.heappop(self.heap))
+        for entry in full:
+            heapq.heappush(self.heap, entry)
+        return found
+
+
 class _Stage:
-    """Loads of one stage while it is being mapped."""
+    """Loads of one stage while it is being mapped. Sources are counted by their order."""
 
-    def __init__(self, sources: Sequence[SourceKey], count: int) -> None:
-        self.order = {source: index for index, source in enumerate(sources)}
+    def __init__(self, sources: Sequence[SourceKey], count: int, places: Mapping[str, Place], room: Room) -> None:
+        self.sources = sources
         self.share, self.extra = divmod(count, len(sources))  # ``extra`` sources may feed one more than ``share``
-        self.load = dict.fromkeys(sources, 0)
-        self.programs: dict[SourceKey, set[str]] = defaultdict(set)
+        self.loads = [0] * len(sources)
+        self.programs: dict[str, set[int]] = defaultdict(set)
         self.routes: Routes = {}
+        self._room = room
+        self._places = [places.get(source.uid, ()) for source in sources]
+        self._known = [frozenset(values) for values in zip(*self._places, strict=False)]
+        self._queues: dict[str, dict[Place, _Queue]] = defaultdict(dict)  # by program; "": of all sources
 
-    def keep(self, targets: Sequence[Wanted], previous: Mapping[TargetKey, SourceKey]) -> set[TargetKey]:
+    def keep(self, targets: Sequence[Wanted], previous: Mapping[TargetKey, SourceKey]) -> None:
         """Take over routes up to each source's share; the targets that come last are given up first."""
-        held: dict[SourceKey, list[Wanted]] = {source: [] for source in self.order}
+        held: dict[SourceKey, list[Wanted]] = {source: [] for source in self.sources}
         for target in targets:
             source = previous.get(target.key)
             if source in held:
                 held[source].append(target)
+        order = {source: index for index, source in enumerate(self.sources)}
         # The fullest sources get the larger shares: so the fewest routes move.
-        fullest = sorted(held, key=lambda source: (-len(held[source]), self.order[source]))
-        for position, source in enumerate(fullest):
-            for target in held[source][: self.share + (position < self.extra)]:
-                self.take(target, source)
-        return set(self.routes)
+        fullest = sorted(held, key=lambda source: (-len(held[source]), order[source]))
+        larger = set(fullest[: self.extra])
+        for source in fullest:
+            for target in held[source][: self.share + (source in larger)]:
+                if self.fits(order[source], target):
+                    self._take(target, order[source])
 
-    def take(self, target: Wanted, source: SourceKey) -> None:
-        self.routes[target.key] = source
-        self.load[source] += 1
-        self.programs[source].add(target.program)
+    def add(self, target: Wanted) -> None:
+        """Choose a source for a new target."""
+        # Values that no source has are as good as none: few places are left, and few queues.
+        place = tuple(
+            value if value in known else "" for value, known in zip(target.place, self._known, strict=False)
+        )
+        serving, every = self._queue(target.program, place), self._queue("", place)
+        anyone = every.first(self, target)
+        if anyone is None:
+            return
+        if self.loads[anyone] == 0:
+            self._take(target, anyone)
+            return
+        server = serving.first(self, target)
+        if server is not None and self._free(server):
+            self._take(target, server)
+        else:
+            # Where memory leaves no choice, one carries more than its share.
+            self._take(target, anyone)
 
-    def choose(self, program: str) -> SourceKey:
-        room = self.extra - sum(load > self.share for load in self.load.values())
-        free = [s for s in self.order if self.load[s] < self.share + (room > 0)]
-        idle = [s for s in free if self.load[s] == 0]
-        if idle:
-            return idle[0]
-        return min(free, key=lambda s: (program not in self.programs[s], self.load[s], self.order[s]))
+    def fits(self, source: int, target: Wanted) -> bool:
+        """Whether the source holds the program already, or its pod has room for it."""
+        return source in self.programs[target.program] or self._room.fits(self.sources[source].uid, target.nbytes)
+
+    def _free(self, source: int) -> bool:
+        load = self.loads[source]
+        if load != self.share:
+            return load < self.share
+        return self.extra > 0
+
+    def _take(self, target: Wanted, source: int) -> None:
+        self.routes[target.key] = self.sources[source]
+        if self.loads[source] == self.share:
+            self.extra -= 1
+        self.loads[source] += 1
+        if source not in self.programs[target.program]:
+            self.programs[target.program].add(source)
+            self._room.take(self.sources[source].uid, target.nbytes)
+            for place, queue in self._queues[target.program].items():
+                self._push(queue, place, source)
+
+    def _queue(self, program: str, place: Place) -> _Queue:
+        found = self._queues[program].get(place)
+        if found is None:
+            found = self._queues[program][place] = _Queue()
+            for source in self.programs[program] if program else range(len(self.sources)):
+                self._push(found, place, source)
+        return found
+
+    def _push(self, queue: _Queue, place: Place, source: int) -> None:
+        entry = (self.loads[source], distance(place, self._places[source]), source)
+        heapq.heappush(queue.heap, entry)
+
+
+def distance(one: Place, other: Place) -> int:
+    """How far apart: which of the labels, the nearest first, is the first that both have alike; else their number."""
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a and a == b:
+            return index
+    return max(len(one), len(other))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from weightsync_operator.planning import layouts, reasons
 from weightsync_operator.planning.grouping import Group
 from weightsync_operator.planning.layouts import Member, Outsider, Rank
+from weightsync_operator.planning.mapping import TargetKey
+from weightsync_operator.planning.memo import Memo
 from weightsync_operator.planning.pods import Pod, count, listing
 
 _WAITING = frozenset({reasons.TARGETS_NOT_READY, reasons.ENGINE_INCOMPLETE})
@@ -28,18 +30,28 @@ class Membership:
         """All engines that the selector matches."""
         return len(self.members) + len(self.waiting) + len(self.refused)
 
+    def without(self, outsiders: Sequence[Outsider]) -> "Membership":
+        """Members that turned out to be none are refused."""
+        if not outsiders:
+            return self
+        names = {outsider.engine for outsider in outsiders}
+        members = tuple(member for member in self.members if member.name not in names)
+        return Membership(members, self.waiting, (*self.refused, *outsiders))
 
-def judge(groups: Sequence[Group]) -> Membership:
+
+def judge(groups: Sequence[Group], memo: Memo | None = None) -> Membership:
     """Engines, oldest first, into the three."""
+    memo = memo or Memo()
     members: list[Member] = []
     waiting: list[Outsider] = []
     refused: list[Outsider] = []
     for group in groups:
-        verdict = _judge_one(group)
+        verdict = memo.verdict(group, _judge_one)
         if isinstance(verdict, Member):
             members.append(verdict)
         else:
             (waiting if verdict.reason in _WAITING else refused).append(verdict)
+    memo.forget(groups)
     served, differing = layouts.compatible(members)
     return Membership(tuple(served), tuple(waiting), tuple(refused + differing))
 
@@ -98,7 +110,7 @@ def _whole(group: Group) -> Member | Outsider:
     totals: set[int] = set()
     for pod in group.pods:
         if (said := pod.announcement) is not None:
-            ranks.extend(Rank(pod, said.address, target) for target in said.targets)
+            ranks.extend(Rank(pod, said.address, t, TargetKey(pod.uid, t.rank)) for t in said.targets)
             totals.add(said.engine_ranks)
     ranks.sort(key=lambda rank: rank.target.rank)
     lead = ranks[0].pod
@@ -109,7 +121,8 @@ def _whole(group: Group) -> Member | Outsider:
     said = lead.announcement
     address, incarnation = (said.address, said.incarnation) if said is not None else ("", "")
     checkpoint = said.checkpoint if said is not None else ""
-    return Member(group.name, lead, address, incarnation, tuple(ranks), checkpoint)
+    nbytes = max((p.announcement.replica_bytes for p in group.pods if p.announcement is not None), default=0)
+    return Member(group.name, lead, address, incarnation, tuple(ranks), checkpoint, nbytes)
 
 
 def _ranks_wrong(group: Group, ranks: Sequence[Rank], totals: set[int]) -> Outsider | None:

@@ -22,6 +22,7 @@ PLANNED: Final = "Planned"  # each engine that can take part has its routes
 PODS_MATCHED_TWICE: Final = "PodsMatchedTwice"  # another WeightSync, or both selectors, match the same pod
 LAYOUTS_DIFFER: Final = "LayoutsDiffer"  # engines of one rollout hold different parameters
 ENGINE_INCONSISTENT: Final = "EngineInconsistent"  # pods of one engine contradict one another, or lack its label
+SOURCES_FULL: Final = "SourcesFull"  # no trainer pod has room for one more replica
 ENGINE_REFUSED: Final = "EngineRefused"  # an agent says that its engine cannot be fed
 ANNOUNCEMENT_UNREADABLE: Final = "AnnouncementUnreadable"  # an annotation cannot be read: versions differ
 ENGINES_FAILED: Final = "EnginesFailed"  # the coordinator could not bring engines to a version

@@ -6,8 +6,8 @@ never written twice, and a changed slice is a new object.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from weightsync.api.v1alpha1.slice import MAX_ENGINES, MAX_SOURCES, SliceSpec
@@ -23,18 +23,39 @@ Item = TypeVar("Item", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One slice as it should be."""
+    """One slice as it should be. sizes: bytes of its sources and engines, in their order; empty: not known yet."""
 
     name: str
     spec: SliceSpec
+    sizes: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 def cut(plan: Plan, owner: tuple[str, str], previous: Sequence[Slice]) -> tuple[Slice, ...]:
     """Slices of ``plan``. owner: name and uid of the WeightSync; previous: the slices in force."""
-    sources = _pack(plan.sources, [s.spec.sources for s in previous], MAX_SOURCES, lambda source: source.uid)
-    engines = _pack(plan.engines, [s.spec.engines for s in previous], MAX_ENGINES, lambda engine: engine.leader)
-    specs = [SliceSpec(sources=part) for part in sources] + [SliceSpec(engines=part) for part in engines]
-    return tuple(Slice(name(owner, spec), spec) for spec in specs)
+    known = _sizes(previous)
+    sources = _pack(plan.sources, [s.spec.sources for s in previous], MAX_SOURCES, lambda source: source.uid, known)
+    engines = _pack(
+        plan.engines, [s.spec.engines for s in previous], MAX_ENGINES, lambda engine: engine.leader, known
+    )
+    parts = [(SliceSpec.model_construct(sources=tuple(pack.items), engines=()), pack.sizes) for pack in sources]
+    parts += [(SliceSpec.model_construct(sources=(), engines=tuple(pack.items)), pack.sizes) for pack in engines]
+    # Most slices stay: they are told by their very objects, and neither written as JSON nor digested again.
+    same = {_identity(part.spec): part for part in previous}
+    return tuple(same.get(_identity(spec)) or Slice(name(owner, spec), spec, tuple(sizes)) for spec, sizes in parts)
+
+
+def _identity(spec: SliceSpec) -> tuple[int, ...]:
+    return tuple(map(id, (*spec.sources, *spec.engines)))
+
+
+def _sizes(previous: Sequence[Slice]) -> dict[int, int]:
+    """Bytes of what the slices hold, by the objects' identity: it holds while ``previous`` does."""
+    found: dict[int, int] = {}
+    for part in previous:
+        items = (*part.spec.sources, *part.spec.engines)
+        sizes = part.sizes or tuple(map(size, items))
+        found.update(zip(map(id, items), sizes, strict=True))
+    return found
 
 
 def name(owner: tuple[str, str], spec: SliceSpec) -> str:
@@ -50,16 +71,21 @@ def size(spec: Record) -> int:
 
 
 def _pack(
-    items: Sequence[Item], previous: Sequence[Sequence[Item]], limit: int, key: Callable[[Item], str]
-) -> list[tuple[Item, ...]]:
-    left = {key(item): (item, size(item)) for item in items}
+    items: Sequence[Item],
+    previous: Sequence[Sequence[Item]],
+    limit: int,
+    key: Callable[[Item], str],
+    known: Mapping[int, int],
+) -> "list[_Pack[Item]]":
+    left = {key(item): (item, known.get(id(item)) or size(item)) for item in items}
     packs: list[_Pack[Item]] = []
     for old in previous:
         pack = _Pack[Item](limit)
         for item in old:
             # What has grown beyond its slice moves on with the new ones.
-            if key(item) in left and pack.fits(left[key(item)][1]):
-                pack.add(*left.pop(key(item)))
+            name = key(item)
+            if name in left and pack.fits(left[name][1]):
+                pack.add(*left.pop(name))
         if pack.items:
             packs.append(pack)
     packs = _merge(packs)
@@ -69,7 +95,7 @@ def _pack(
             free = _Pack[Item](limit)
             packs.append(free)
         free.add(item, nbytes)
-    return [tuple(pack.items) for pack in packs]
+    return packs
 
 
 class _Pack(Generic[Item]):
@@ -78,6 +104,7 @@ class _Pack(Generic[Item]):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.items: list[Item] = []
+        self.sizes: list[int] = []
         self.nbytes = 0
 
     def fits(self, nbytes: int) -> bool:
@@ -85,6 +112,7 @@ class _Pack(Generic[Item]):
 
     def add(self, item: Item, nbytes: int) -> None:
         self.items.append(item)
+        self.sizes.append(nbytes)
         self.nbytes += nbytes
 
 
@@ -99,6 +127,7 @@ def _merge(packs: list[_Pack[Item]]) -> list[_Pack[Item]]:
         if not few or first.nbytes + second.nbytes > MAX_BYTES // 2:
             break
         first.items.extend(second.items)
+        first.sizes.extend(second.sizes)
         first.nbytes += second.nbytes
         packs.remove(second)
     return packs

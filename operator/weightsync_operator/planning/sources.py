@@ -5,8 +5,8 @@ no rank may come twice: else no plan is made from them, because bytes of one ran
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from weightsync.announcement import Announcement, SourceRank
 from weightsync.plan import Source
@@ -26,12 +26,15 @@ class Finding:
 class Sources:
     """The trainer's side. pods: with ranks, oldest first; usable: every stage has a rank, and they agree.
 
-    findings: what is wrong, the gravest first.
+    findings: what is wrong, the gravest first; nodes: where the pods run, by uid; room: bytes that replicas may take
+    in each, by uid, 0 where it is not known.
     """
 
     pods: tuple[Source, ...]
     usable: bool
     findings: tuple[Finding, ...] = ()
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    room: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def stages(self) -> int:
@@ -61,7 +64,9 @@ def gather(pods: Sequence[Pod], selector: str) -> Sources:
         findings.append(missing)
     if bare:
         findings.append(_missing_stages(found, bare))
-    return Sources(tuple(found), usable=not bare, findings=tuple(findings))
+    nodes = {pod.uid: pod.node for pod in pods}
+    room = {pod.uid: pod.announcement.room_bytes for pod in pods if pod.announcement is not None}
+    return Sources(tuple(found), usable=not bare, findings=tuple(findings), nodes=nodes, room=room)
 
 
 def _source(pod: Pod, announced: Announcement) -> Source:

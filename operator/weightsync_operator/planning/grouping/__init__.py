@@ -54,6 +54,8 @@ def group(pods: Sequence[Pod], grouping: Grouping = Grouping()) -> list[Group]:
 
 def _place(row: Workload, pod: Pod) -> _Place | None:
     """The pod's place in an engine of that kind; None where it is not of the kind."""
+    if row.keys and row.keys[0] not in pod.labels:
+        return None
     values = tuple(pod.labels.get(key, "") for key in row.keys)
     if not all(values):
         return None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weightsync_operator.planning.mapping import SourceKey, TargetKey, Wanted, map_stage
+from weightsync_operator.planning.mapping import Room, SourceKey, TargetKey, Wanted, map_stage
 
 
 def s(number: int) -> SourceKey:
@@ -62,6 +62,59 @@ def test_uneven_scale_down_moves_the_fewest() -> None:
     after = map_stage([s(0), s(1)], left, before)
     assert [w.key.uid for w in left if after[w.key] != before[w.key]] == ["e4"]
     assert loads(after) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        pytest.param(("n1", "z1"), 1, id="the same node"),
+        pytest.param(("n9", "z2"), 2, id="the same zone"),
+        pytest.param(("n9", "z9"), 0, id="far from all: the first"),
+        pytest.param(("", ""), 0, id="a node without labels: the first"),
+        pytest.param((), 0, id="not known"),
+    ],
+)
+def test_among_equals_the_nearest(place: tuple[str, ...], expected: int) -> None:
+    """Where idle sources, or equally loaded ones, are left, the first label that two nodes share decides."""
+    places = {"s0": ("n0", "z0"), "s1": ("n1", "z1"), "s2": ("n2", "z2")}
+    sources = [s(0), s(1), s(2)]
+    first = [Wanted(TargetKey("e0", 0), "p", place)]
+    assert map_stage(sources, first, {}, places)[first[0].key] == s(expected)
+    busy = [Wanted(TargetKey(f"b{n}", 0), "p") for n in range(3)]
+    later = map_stage(sources, busy + first, {target.key: s(n) for n, target in enumerate(busy)}, places)
+    assert later[first[0].key] == s(expected)
+
+
+def test_evenness_comes_before_nearness() -> None:
+    """Targets near one source are spread over all."""
+    near = [Wanted(TargetKey(f"e{n}", 0), "p", ("n0",)) for n in range(4)]
+    routes = map_stage([s(0), s(1)], near, {}, {"s0": ("n0",), "s1": ("n1",)})
+    assert loads(routes) == [2, 2]
+
+
+def test_what_is_fed_stays_though_another_is_nearer() -> None:
+    """A source that appears nearer takes nobody over."""
+    target = Wanted(TargetKey("e0", 0), "p", ("n1",))
+    routes = map_stage([s(0), s(1)], [target], {target.key: s(0)}, {"s0": ("n0",), "s1": ("n1",)})
+    assert routes == {target.key: s(0)}
+
+
+def test_a_bound_of_memory_comes_before_evenness() -> None:
+    """A pod with room for one program gets no second; what fits nowhere has no route, and harms nobody."""
+    wanted = [Wanted(TargetKey(f"e{n}", 0), f"p{n % 3}", (), 10) for n in range(6)]
+    routes = map_stage([s(0), s(1)], wanted, {}, {}, Room({"s0": 10, "s1": 10}))
+    served = {(routes[w.key].uid, w.program) for w in wanted if w.key in routes}
+    assert served == {("s0", "p0"), ("s1", "p1")}
+    assert [w.key.uid for w in wanted if w.key not in routes] == ["e2", "e5"]
+    assert len(map_stage([s(0), s(1)], wanted, {}, {}, Room({"s0": 10}))) == 6
+
+
+def test_ranks_of_one_pod_share_its_room() -> None:
+    """Room is the pod's, over its ranks and over stages."""
+    wanted = [Wanted(TargetKey("e0", 0), "p", (), 10)]
+    room = Room({"s": 15})
+    assert map_stage([SourceKey("s", 0)], wanted, {}, {}, room)
+    assert not map_stage([SourceKey("s", 1)], wanted, {}, {}, room)
 
 
 def test_a_stage_without_sources_is_refused() -> None:
