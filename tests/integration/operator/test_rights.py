@@ -156,7 +156,7 @@ def test_the_documented_pods_are_what_agents_need(name: str, role: str) -> None:
     spec = yaml.safe_load(documented()[name])["spec"]
     for container in spec["initContainers"] + spec["containers"]:
         assert {"name": "weightsync", "mountPath": "/dev/weightsync"} in container["volumeMounts"]
-    (agent,) = spec["initContainers"]
+    agent, *rest = spec["initContainers"]
     environment = {entry["name"]: entry.get("value") for entry in agent["env"]}
     assert environment["WEIGHTSYNC_ROLE"] == role
     assert environment.keys() >= {"POD_NAME", "POD_NAMESPACE", "POD_UID", "POD_IP"}
@@ -166,4 +166,7 @@ def test_the_documented_pods_are_what_agents_need(name: str, role: str) -> None:
     assert volumes["weightsync-token"]["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "weightsync"
     if role == "engine":
         assert spec["readinessGates"] == [{"conditionType": "weightsync.io/WeightsCurrent"}]
-        assert {"name": "PYTHONPATH", "value": "/dev/weightsync/python"} in spec["containers"][0]["env"]
+        (layouts,), (engine,) = rest, spec["containers"]
+        for container in (layouts, engine):
+            assert {"name": "PYTHONPATH", "value": "/dev/weightsync/python"} in container["env"]
+        assert layouts["image"] == engine["image"]

@@ -59,6 +59,7 @@ def test_a_plan_file_needs_a_uid_and_takes_a_secret(monkeypatch: pytest.MonkeyPa
         pytest.param("WEIGHTSYNC_RDMA_MTU", "4096", "rdma_mtu", 4096, id="an MTU"),
         pytest.param("WEIGHTSYNC_LOG_LEVEL", "DEBUG", "log_level", "debug", id="a level in capitals"),
         pytest.param("WEIGHTSYNC_SECRET_FILE", "", "secret_file", None, id="empty is unset"),
+        pytest.param("WEIGHTSYNC_PROGRAMS", "/etc/p", "programs", Path("/etc/p"), id="programs made beforehand"),
     ],
 )
 def test_accepted(monkeypatch: pytest.MonkeyPatch, name: str, value: str, field: str, expected: object) -> None:

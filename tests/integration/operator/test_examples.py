@@ -1,0 +1,69 @@
+"""The examples, as `kubectl apply -k` would send them: taken by a real API server, with no unknown field."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.build.api import GROUP, Api, Json
+from tests.integration.operator.conftest import ROOT, Place
+
+EXAMPLES = ROOT / "examples" / "kubernetes"
+KUBECTL = Path(sys.executable).parent / "kubectl"
+PATHS = {
+    "v1/Service": "/api/v1/namespaces/{}/services",
+    "v1/ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "apps/v1/Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "apps/v1/StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "weightsync.io/v1alpha1/WeightSync": GROUP + "/namespaces/{}/weightsyncs",
+}
+
+pytestmark = pytest.mark.apiserver
+
+
+def built(name: str) -> list[Json]:
+    """What kustomize makes of an example."""
+    made = subprocess.run([KUBECTL, "kustomize", EXAMPLES / name], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return [document for document in yaml.safe_load_all(made.stdout) if document]
+
+
+def pods(name: str) -> dict[str, Any]:
+    """The pods' specs of an example's workloads, by name."""
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]
+        for each in built(name)
+        if "template" in each.get("spec", {})
+    }
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
+def test_the_server_takes_an_example_as_it_stands(api: Api, place: Place, name: str) -> None:
+    """Every object of it, checked strictly."""
+    documents = built(name)
+    assert {each["kind"] for each in documents} >= {"Deployment", "StatefulSet", "WeightSync"}
+    for each in documents:
+        path = PATHS[f"{each['apiVersion']}/{each['kind']}"].format(place.namespace)
+        answer = api.call("POST", f"{path}?dryRun=All&fieldValidation=Strict", each)
+        assert answer.status == 201, f"{each['kind']} {each['metadata']['name']}: {answer.message}"
+
+
+def test_an_engines_programs_are_made_by_its_own_sglang_before_it_starts() -> None:
+    """Agent, then layouts, then the engine: the same image, model and sizes; every volume that is mounted exists."""
+    for spec in pods("sglang").values():
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        for container in spec["initContainers"] + spec["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    spec = pods("sglang")["rollout"]
+    agent, layouts = spec["initContainers"]
+    (engine,) = spec["containers"]
+    assert (agent["restartPolicy"], "restartPolicy" in layouts) == ("Always", False)
+    assert layouts["image"] == engine["image"] != agent["image"]
+    told = dict(zip(layouts["args"][::2], layouts["args"][1::2], strict=True))
+    assert told["--out"] == "/dev/weightsync/layouts"
+    assert {f"--model-path={told['--model']}", f"--tp={told['--tp']}"} <= set(engine["args"])
+    for container in (layouts, engine):
+        assert {"name": "PYTHONPATH", "value": "/dev/weightsync/python"} in container["env"]
