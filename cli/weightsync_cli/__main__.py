@@ -6,10 +6,11 @@ import typer
 from rich.console import Console
 
 from weightsync.errors import WeightSyncError
-from weightsync_cli import plan
+from weightsync_cli import plan, preflight
 
 app = typer.Typer(name="weightsync", no_args_is_help=True, add_completion=False, help="WeightSync's command line.")
 app.command("plan")(plan.command)
+app.command("preflight")(preflight.command)
 
 
 @app.callback()
