@@ -4,11 +4,18 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError, PeerError
 from weightsync.plan import Plan
-from weightsync.records import replace_file
-from weightsync_agent.peers.client import PeerClient
+from weightsync.records import read_file, replace_file
+from weightsync_agent.drivers.background import in_thread
+from weightsync_agent.peers.client import MAX_ANSWER, PeerClient
+
+log = structlog.get_logger(__name__)
+
+FETCH_SECONDS = 30.0  # for one holder's answer
 
 
 class Programs:
@@ -33,7 +40,7 @@ class Programs:
     def text(self, digest: str) -> bytes:
         """The program as a file's bytes. Raises InputError where it is not here."""
         try:
-            return self.path(digest).read_bytes()
+            return read_file(self.path(digest), MAX_ANSWER)
         except OSError as error:
             raise InputError(f"program {digest} is not here") from error
 
@@ -44,11 +51,27 @@ class Programs:
         """
         async with self._fetching:
             if digest not in self._known:
-                if self.path(digest).exists():
-                    self._known[digest] = CopyProgram.load(self.path(digest))
+                kept = await in_thread(self._kept, digest)
+                if kept is not None:
+                    self._known[digest] = kept
                 else:
-                    self.put(await self._fetch(digest))
+                    await in_thread(self.put, await self._fetch(digest))
             return self._known[digest]
+
+    def _kept(self, digest: str) -> CopyProgram | None:
+        """From the volume, where others write too: what is not that program is fetched anew and replaced."""
+        path = self.path(digest)
+        if not path.exists():
+            return None
+        try:
+            program = CopyProgram.load(path)
+        except InputError as error:
+            log.warning("a kept copy program cannot be read", why=str(error))
+            return None
+        if program.digest != digest:
+            log.warning("a kept copy program is another one", path=str(path), found=program.digest)
+            return None
+        return program
 
     async def _fetch(self, digest: str) -> CopyProgram:
         plan = self._plan()
@@ -58,8 +81,8 @@ class Programs:
         problems = []
         for address in holders:
             try:
-                text = await self._client.text(address, f"/v1/programs/{digest}", seconds=30.0)
-                program = CopyProgram.read(text, f"{address}, program {digest}")
+                text = await self._client.text(address, f"/v1/programs/{digest}", seconds=FETCH_SECONDS)
+                program = await in_thread(CopyProgram.read, text, f"{address}, program {digest}")
             except (PeerError, InputError) as error:
                 problems.append(str(error))
                 continue
