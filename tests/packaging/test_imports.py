@@ -16,7 +16,14 @@ import weightsync
 
 HEAVY = ("aiohttp", "kopf", "kubernetes", "mooncake", "numpy", "torch")
 # These may load torch: what copies tensors, and what runs in the engine's process. Their own tests import them.
-TORCH = frozenset({"weightsync.convert.replay", "weightsync.hook.weightsync_hook"})
+TORCH = frozenset(
+    f"weightsync.{name}"
+    for name in (
+        "convert.engine_replica", "convert.fallback", "convert.given", "convert.lanes", "convert.portion",
+        "convert.queueing", "convert.replay", "convert.trace", "convert.verify", "hook.weightsync_hook",
+        "replicas.replica", "replicas.sglang",
+    )
+)  # fmt: skip
 
 PROBE = """
 import importlib, json, os, sys

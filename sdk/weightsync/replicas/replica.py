@@ -1,0 +1,124 @@
+"""One engine rank's model on the meta device: its table, its trace, and its load_weights into given bytes."""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from weightsync.convert.header import Header
+from weightsync.convert.merge import Row
+from weightsync.convert.trace import Traced, dtype_name, trace
+from weightsync.errors import InputError
+from weightsync.layout import Layout
+
+# The engine's parallel state belongs to the process.
+ALONE = threading.RLock()
+
+
+class Place(Protocol):
+    """The parallel state of one rank."""
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Make it the process's."""
+
+
+class Replica:
+    """A rank's model. Its parameters are on the meta device, but for those that are bound."""
+
+    def __init__(self, model: torch.nn.Module, place: Place, rank: int) -> None:
+        self.model = model
+        self._load_weights: Any = model.load_weights
+        self.rank = rank
+        self._place = place
+        self._bound: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        if callable(getattr(model, "post_load_weights", None)):
+            # What it derives from parameters (MLA's w_kc and w_vc) are no parameters: the engine makes its own, here
+            # it would cost a pass over them in every call.
+            model.post_load_weights = _nothing  # type: ignore[assignment]
+
+    @property
+    def named(self) -> dict[str, torch.nn.Parameter]:
+        """Parameters by name, tied ones once, in the model's order."""
+        return dict(self.model.named_parameters())
+
+    def parameters(self) -> list[Row]:
+        """The rank's table."""
+        return [Row(name, dtype_name(p.dtype), tuple(p.shape)) for name, p in self.named.items()]
+
+    def trace(self, headers: Sequence[Header]) -> Traced:
+        """Watch one load_weights of tensors that exist by name only. Raises InputError where it cannot be watched."""
+        buffers = {name: buffer for name, buffer in self.model.named_buffers() if buffer.is_meta}
+        with self._ready():
+            try:
+                return trace(self._load_weights, self.named, buffers, headers)
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError(
+                    f"rank {self.rank}: load_weights of {type(self.model).__name__} cannot be traced "
+                    f"({type(error).__name__}: {error})"
+                ) from error
+
+    def bind(self, layout: Layout, view: memoryview, only: frozenset[str] | None = None) -> None:
+        """Let parameters be tensors on the payload's bytes; ``only`` these, the others stay on meta.
+
+        Raises InputError where the layout is not this rank's.
+        """
+        self.release()
+        if view.nbytes != layout.nbytes:
+            raise InputError(f"rank {self.rank}: {view.nbytes} bytes are given, the layout has {layout.nbytes}")
+        named = self.named
+        rows = {row.name: row for row in layout.parameters}
+        if only is None and set(rows) != set(named):
+            stranger = sorted(set(rows) ^ set(named))[0]
+            raise InputError(f"rank {self.rank}: {stranger} is not both in the layout and in the model")
+        payload = torch.frombuffer(view, dtype=torch.uint8)
+        for name in named if only is None else sorted(only):
+            row, parameter = rows[name], named[name]
+            if (row.dtype, row.shape) != (dtype_name(parameter.dtype), tuple(parameter.shape)):
+                raise InputError(
+                    f"rank {self.rank}: {row.describe()} in the layout, {parameter.dtype} {tuple(parameter.shape)} "
+                    "in the model"
+                )
+            place = payload[row.offset : row.offset + row.nbytes].view(parameter.dtype).view(parameter.shape)
+            self._bound.append((parameter, _exchange(parameter, place)))
+
+    def release(self) -> None:
+        """Let go of the bytes: every parameter is on the meta device again."""
+        for parameter, before in self._bound:
+            _exchange(parameter, before)
+        self._bound.clear()
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """One call of the model's load_weights. Raises InputError with the engine's own words."""
+        with self._ready(), torch.no_grad():
+            try:
+                self._load_weights(iter(tensors))
+            except Exception as error:
+                raise InputError(
+                    f"rank {self.rank}: load_weights of {type(self.model).__name__} failed "
+                    f"({type(error).__name__}: {error})"
+                ) from error
+
+    @contextmanager
+    def _ready(self) -> Iterator[None]:
+        with ALONE, self._place.entered():
+            for module in (self.model, *self.model.children()):
+                module.__dict__.pop("_cached_params_dict", None)  # a table of parameters as they were
+            yield
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Instead of a step that a replica has no use for."""
+
+
+def _exchange(parameter: torch.nn.Parameter, data: torch.Tensor) -> torch.Tensor:
+    """Give a parameter other memory, also on another device, where it stands: layers and loaders hold on to the
+    object. Returns what it was before.
+    """
+    fresh = torch.Tensor._make_subclass(type(parameter), data, parameter.requires_grad)
+    fresh.__dict__.update(parameter.__dict__)
+    torch.utils.swap_tensors(parameter, fresh)  # type: ignore[no-untyped-call]
+    return fresh
