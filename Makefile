@@ -79,6 +79,11 @@ bench-transfer: ## Measure publish to verified against raw Mooncake; writes buil
 	@$(PYTHON) tools/setup libraries env
 	$(BIN)/python tools/bench transfer $(ARGS)
 
+.PHONY: rdma-test
+rdma-test: ## Test over real verbs, in guests with a soft-RoCE device (root on Debian for amd64)
+	@$(PYTHON) tools/setup guest env
+	$(BIN)/python -m tests.rdma.run $(ARGS)
+
 .PHONY: chaos
 chaos: ## Make every part fail in a running world; writes build/chaos/report.json
 	@$(PYTHON) tools/setup libraries env light

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.transfer.workers import MIB, Bench
-from weightsync_agent.transfer.settings import TransferSettings, Verbs
+from tests.integration.transfer.workers import Bench
+from tests.rdma import far
+from weightsync_agent.transfer.settings import TransferSettings
 
 DEVICE = os.environ.get("GUEST_DEVICE", "")
 if not DEVICE:
@@ -16,11 +17,8 @@ if not DEVICE:
 
 @pytest.fixture
 def verbs() -> TransferSettings:
-    """A worker's settings over the guest's device, small and patient: everything is emulated."""
-    return TransferSettings(
-        transport="rdma", verbs=Verbs(devices=(DEVICE,)), piece_bytes=MIB // 2, peer_bytes=2 * MIB, start_seconds=120,
-        contact_seconds=30,
-    )  # fmt: skip
+    """A worker's settings over the guest's device."""
+    return far.verbs()
 
 
 @pytest.fixture

@@ -74,9 +74,10 @@ async def test_a_fence_lands_nothing_late(bench: Bench) -> None:
     """Bytes that change after a fenced write's end never reach the target, which lives and looks on."""
     source, ours = await bench.source(NBYTES)
     _, theirs, region = await bench.target("target", NBYTES)
-    write = await begun(source, ours, region, stall=0.05)  # shorter than a piece takes here
+    await write_all(source, ours, region, stall=STALL)
+    ours.view[:] = os.urandom(NBYTES)
     with pytest.raises(TransferError) as caught:
-        await write
+        await write_all(source, ours, region, stall=0.02)  # shorter than a piece takes here
     assert (caught.value.reason, caught.value.quiet) == ("Stalled", True)
     ours.view[:] = bytes(NBYTES)
     before = bytes(theirs.view)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from weightsync_agent.devices.records import INFINIBAND, UNSPECIFIED, Device, Port
+from weightsync_agent.devices.records import INFINIBAND, Device, Port
 
+EFA = "efa"  # the driver
 Wanted = Literal["auto", "rdma", "tcp"]
 
 
@@ -32,8 +33,6 @@ def port_problem(port: Port, gid_index: int | None = None) -> str:
         return f"port {port.number} is {port.state or 'in no state'} ({port.physical or 'no link state'})"
     if port.layer == INFINIBAND:
         return "" if port.lid else f"port {port.number} has no LID: no subnet manager has configured it"
-    if port.layer == UNSPECIFIED:
-        return ""
     if not port.gids:
         return f"port {port.number} has no GID: its network interface has no address in this pod's network namespace"
     if gid_index is not None and gid_index not in {gid.index for gid in port.gids}:
@@ -47,6 +46,11 @@ def problems(device: Device, port: int | None = None, gid_index: int | None = No
     asked = [each for each in device.ports if port is None or each.number == port]
     if not asked:
         return (*device.problems, f"it has no port {port}" if port is not None else "it has no port")
+    if device.driver == EFA:
+        return (
+            *device.problems,
+            "it is EFA, and Mooncake's packages are built without libfabric: they use verbs only",
+        )
     found = [port_problem(each, gid_index) for each in asked]
     return (*device.problems, *(() if "" in found else found))
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 ACTIVE = "ACTIVE"
-INFINIBAND, ETHERNET, UNSPECIFIED = "InfiniBand", "Ethernet", "Unspecified"  # the last one is EFA's
+INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"  # EFA's is "Unspecified"
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ def _device(device: Device, settings: Settings) -> Finding:
 
 
 _REMEDIES = (
+    ("it is EFA", "use a Mooncake that was built with EFA, WEIGHTSYNC_TRANSPORT=rdma and WEIGHTSYNC_DEVICES; or TCP"),
     ("not in this container", "ask for the device in the pod's resources, in the agent's container (docs/rdma.md)"),
     ("no GID at index", "set WEIGHTSYNC_GID_INDEX to an index that is listed, of the same kind on all nodes"),
     ("no GID", "use an RDMA-capable CNI (Multus with sriov, macvlan or host-device), or hostNetwork"),

@@ -29,7 +29,7 @@ def settings(**fields: Any) -> Settings:
     [
         pytest.param(trees.roce, {}, ("ok", "GIDs 0: RoCE v1 fe80", ""), id="RoCE that works"),
         pytest.param(trees.infiniband, {}, ("ok", "200 Gb/s; NUMA node 1", ""), id="InfiniBand that works"),
-        pytest.param(trees.efa, {}, ("ok", "port 1 Unspecified ACTIVE", ""), id="EFA, whose GID is link-local"),
+        pytest.param(trees.efa, {}, ("warning", "it is EFA", "built with EFA"), id="EFA"),
         pytest.param(trees.down, {}, ("warning", "port 1 is DOWN", "cable"), id="down, where TCP will do"),
         pytest.param(trees.down, {"transport": "rdma"}, ("failed", "DOWN", "cable"), id="down, and RDMA is set"),
         pytest.param(trees.no_gid, {}, ("warning", "has no GID", "RDMA-capable CNI"), id="no GID"),

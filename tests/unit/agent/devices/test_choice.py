@@ -21,7 +21,7 @@ GIB = 1 << 30
     [
         pytest.param(trees.infiniband, {}, "", id="InfiniBand with a LID"),
         pytest.param(trees.roce, {"gid_index": 3}, "", id="RoCE with the asked GID"),
-        pytest.param(trees.efa, {}, "", id="EFA"),
+        pytest.param(trees.efa, {}, "it is EFA, and .* verbs only", id="EFA"),
         pytest.param(trees.rxe, {}, "", id="soft-RoCE"),
         pytest.param(trees.down, {}, r"port 1 is DOWN \(Disabled\)", id="a port that is down"),
         pytest.param(trees.no_gid, {}, "has no GID: its network interface", id="no GID"),

@@ -1,0 +1,149 @@
+"""The other guest: does what the first one asks of it over the wire.
+
+`python -m tests.rdma.far` serves there, until `python -m tests.rdma.far end` is run here.
+
+Requests and answers are JSON objects, one a line. Nothing is judged here.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.integration.transfer.workers import MIB, Bench, stop
+from weightsync.arena import Arena
+from weightsync.digests import digest_bytes
+from weightsync.wire.v1 import Region
+from weightsync_agent.transfer.settings import TransferSettings, Verbs
+from weightsync_agent.transfer.supervisor import TransferWorker
+
+PORT = 7000
+ADDRESS = "10.77.0.2"
+STARTING = 240.0  # seconds until a guest beside ours listens
+
+
+def verbs(gid_index: int | None = None) -> TransferSettings:
+    """A worker's settings over the guest's device, small and patient: everything is emulated."""
+    return TransferSettings(
+        transport="rdma",
+        verbs=Verbs(devices=(os.environ["GUEST_DEVICE"],), gid_index=gid_index),
+        piece_bytes=MIB // 2,
+        peer_bytes=2 * MIB,
+        start_seconds=120,
+        contact_seconds=30,
+    )
+
+
+class Far:
+    """What the other guest has: targets by name."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._targets: dict[str, tuple[TransferWorker, Arena]] = {}
+        self.over = asyncio.Event()
+
+    async def target(self, name: str, nbytes: int, gid_index: int | None = None) -> dict[str, Any]:
+        """A worker with an empty arena; the arena's region."""
+        settings = replace(verbs(gid_index))
+        worker, arena, region = await self._bench.target(name, nbytes, settings)
+        self._targets[name] = (worker, arena)
+        return region.model_dump()
+
+    async def digest(self, name: str) -> str:
+        """Of what is in a target's arena now."""
+        return digest_bytes(self._targets[name][1].view)
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL of a target's worker; returns when it is over."""
+        worker = self._targets[name][0]
+        worker.kill()
+        await worker.dead
+
+    async def stop(self, name: str) -> None:
+        """SIGSTOP of a target's worker."""
+        stop(self._targets[name][0])
+
+    async def later(self, command: str) -> None:
+        """Run a shell's command beside: it may cut the wire that this answer takes."""
+        subprocess.Popen(["bash", "-c", f"sleep 0.3; {command}"])  # noqa: ASYNC220 - not waited for
+
+    async def end(self) -> None:
+        """Serve no more."""
+        self.over.set()
+
+
+async def _answer(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while line := await reader.readline():
+        asked = json.loads(line)
+        try:
+            answer = {"value": await getattr(far, asked.pop("call"))(**asked)}
+        except Exception as error:  # noqa: BLE001 - told to whoever asked, who fails by it
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+    writer.close()
+
+
+async def serve(folder: Path) -> None:
+    """Until `end` is asked for."""
+    bench = Bench(folder, os.environ["GUEST_ADDRESS"], verbs())
+    far = Far(bench)
+    server = await asyncio.start_server(lambda reader, writer: _answer(far, reader, writer), port=PORT)
+    async with server:
+        await far.over.wait()
+    await bench.close()
+
+
+class Link:
+    """The first guest's side."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls) -> "Link":
+        """Connect, once the other guest listens."""
+        async with asyncio.timeout(STARTING):
+            while True:
+                try:
+                    return cls(*await asyncio.open_connection(ADDRESS, PORT))
+                except OSError:
+                    await asyncio.sleep(0.5)
+
+    async def ask(self, call: str, **arguments: object) -> Any:
+        """The answer; RuntimeError with the other side's words."""
+        self._writer.write(json.dumps({"call": call, **arguments}).encode() + b"\n")
+        async with asyncio.timeout(120):
+            answer = json.loads(await self._reader.readline())
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["value"]
+
+    async def target(self, name: str, nbytes: int, **more: object) -> Region:
+        """A worker over there, with an empty arena."""
+        return Region.model_validate(await self.ask("target", name=name, nbytes=nbytes, **more))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+
+async def end() -> None:
+    """Tell the other guest that no more is asked of it."""
+    link = await Link.open()
+    await link.ask("end")
+    link.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["end"]:
+        asyncio.run(end())
+    else:
+        place = Path("/dev/shm/far")
+        place.mkdir()
+        asyncio.run(serve(place))
