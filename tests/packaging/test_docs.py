@@ -9,6 +9,7 @@ import yaml
 from weightsync.announcement import Announcement
 from weightsync.api.v1alpha1.slice import SliceSpec
 from weightsync.api.v1alpha1.weightsync import WeightSyncSpec
+from weightsync.convert.program import CopyProgram
 from weightsync.plan import PlanFile
 from weightsync.records import Record
 from weightsync.wire.v1 import AgentStatus, Grant, GrantRequest, Problem
@@ -19,6 +20,7 @@ BLOCK = re.compile(r"^```(\w+)(?: (\w+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MODELS: dict[str, type[Record]] = {
     "announcement": Announcement, "slice": SliceSpec, "planfile": PlanFile, "problem": Problem,
     "grantrequest": GrantRequest, "grant": Grant, "status": AgentStatus, "inventory": Inventory,
+    "program": CopyProgram,
 }  # fmt: skip
 
 
