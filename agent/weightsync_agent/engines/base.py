@@ -55,11 +55,16 @@ class LiveParameter(WireRecord):
 
 
 class Description(WireRecord):
-    """One rank's process. incarnation: its pid and start time."""
+    """One rank's process. incarnation: its pid and start time.
+
+    repacked: which of its parameters hold other bytes after loading than the checkpoint's, "" where none do, or
+    where the engine's weight-update sessions undo and redo that.
+    """
 
     rank: int
     incarnation: str
     parameters: tuple[LiveParameter, ...]
+    repacked: str = ""
 
 
 class Pinned(WireRecord):
@@ -72,12 +77,16 @@ class Pinned(WireRecord):
 
 
 class Applied(WireRecord):
-    """The rank copied its arena into its parameters. copy_seconds: the copy alone; unpinned: why it was slow."""
+    """The rank copied its arena into its parameters. unpinned: why it was slow.
+
+    Of seconds, copy_seconds is the copy, and post_load_seconds what derives further tensors.
+    """
 
     rank: int
     nbytes: int
     seconds: float
     copy_seconds: float = 0.0
+    post_load_seconds: float = 0.0
     pinned: bool = False
     unpinned: str = ""
     post_load: bool = False
@@ -188,6 +197,11 @@ def description_problem(description: Description, layout: Layout) -> str:
     """
     live = {p.name: p for p in description.parameters}
     where = f"rank {description.rank}"
+    if description.repacked:
+        return (
+            f"{where}: {description.repacked}, and this release of SGLang has no weight-update sessions to undo that "
+            "(/begin_weight_update): serve an unquantised model, or a release that has them"
+        )
     for row in layout.parameters:
         if row.name not in live:
             return f"{where}: {row.describe()} is in the layout and no parameter of the engine"

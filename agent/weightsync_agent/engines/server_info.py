@@ -56,30 +56,42 @@ def at_least(version: str, wanted: tuple[int, int, int]) -> bool:
     return numbers is not None and tuple(int(n) for n in numbers.groups()) >= wanted
 
 
-def refusal(info: ServerInfo, capabilities: Capabilities) -> str:
-    """The first reason why this engine cannot be fed, with the setting's name; "" where it can.
+def refusals(info: ServerInfo, capabilities: Capabilities) -> dict[str, str]:
+    """Every setting for which engines are refused, and why this one is: a sentence, "" where it is not.
 
     The hook's loader first: a call with a ``load_format`` that the server does not know ends it (seen on 0.5.17).
     """
-    checks = (
-        (
+    checks = {
+        "--custom-weight-loader": (
             HOOK_LOADER not in info.loaders,
             f"it was not started with --custom-weight-loader {HOOK_LOADER} (and PYTHONPATH naming the hook's folder)",
         ),
-        (info.dp_size > 1 and not info.dp_attention, f"--dp-size {info.dp_size}: run one server for each replica"),
-        (
+        "--dp-size": (
+            info.dp_size > 1 and not info.dp_attention,
+            f"--dp-size {info.dp_size}: run one server for each replica",
+        ),
+        "--weight-cache-mode": (
             info.weight_cache != "off",
             f"--weight-cache-mode {info.weight_cache} shares weights between engines: use off",
         ),
-        (info.eplb, "--enable-eplb moves experts between ranks at run time"),
-        (info.lora, "LoRA adapters are merged into, or kept beside, weights that would change under them"),
-        (
+        "--enable-eplb": (info.eplb, "--enable-eplb moves experts between ranks at run time"),
+        "--enable-lora": (
+            info.lora,
+            "LoRA adapters are merged into, or kept beside, weights that would change under them",
+        ),
+        "--quantization": (
             bool(info.quantization) and not capabilities.begin_end,
             f"--quantization {info.quantization} repacks weights after loading, and this release of SGLang "
             f"({info.server_version}) cannot undo that (no /begin_weight_update)",
         ),
-    )
-    return next((f"the engine cannot be fed: {sentence}" for failed, sentence in checks if failed), "")
+    }
+    return {setting: sentence if failed else "" for setting, (failed, sentence) in checks.items()}
+
+
+def refusal(info: ServerInfo, capabilities: Capabilities) -> str:
+    """The first reason why this engine cannot be fed, with the setting's name; "" where it can."""
+    sentences = filter(None, refusals(info, capabilities).values())
+    return next((f"the engine cannot be fed: {sentence}" for sentence in sentences), "")
 
 
 def engine_info(model_info: Mapping[str, Any], info: ServerInfo, capabilities: Capabilities) -> EngineInfo:

@@ -244,7 +244,10 @@ class SGLangEngine:
 
     async def describe(self, ranks: Sequence[int]) -> tuple[Description, ...]:
         """See EngineAdapter."""
-        return await self._hook("describe", {rank: {} for rank in ranks}, Description)
+        found = await self._hook("describe", {rank: {} for rank in ranks}, Description)
+        if not (await self.capabilities()).begin_end:
+            return found
+        return tuple(description.model_copy(update={"repacked": ""}) for description in found)
 
     async def pin(self, arenas: Sequence[ArenaRef]) -> tuple[Pinned, ...]:
         """See EngineAdapter."""

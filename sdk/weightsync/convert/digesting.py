@@ -38,6 +38,16 @@ class BucketDigester:
         """Forget the publish before."""
         self._prefixes.clear()
 
+    def follows(self, start: int, stop: int) -> bool:
+        """Whether some bucket's digest can go on with bytes of [start, stop): copied() is worth being called."""
+        for bucket in self._index.touched((start, stop)):
+            first = self._index.offsets[bucket]
+            prefix = self._prefixes.get(bucket)
+            end, at = first if prefix is None else prefix.end, max(start, first)
+            if end == at or (end < at and self._padding(end, at)):
+                return True
+        return False
+
     def copied(self, start: int, stop: int) -> None:
         """Bytes [start, stop) of the payload have their final values."""
         for bucket in self._index.touched((start, stop)):

@@ -153,6 +153,10 @@ def portions(tensor: TensorCopies, buckets: BucketIndex) -> list[Portion]:
             raise InputError(
                 f"tensor {tensor.name}: its copy to byte {piece.offset} writes the same bytes repeatedly"
             )
+    if len(tensor.pieces) == 1:
+        only = Move.of(tensor.pieces[0])
+        if not buckets.cuts(only.hull):  # most of a hundred thousand experts' tensors: neither joined nor cut
+            return [Portion(only, tuple(buckets.touched(only.hull)))]
     moves: list[Move] = []
     last: dict[int, int] = {}  # bucket -> index of the last portion after which it is not touched
     for move in join(map(Move.of, tensor.pieces)):

