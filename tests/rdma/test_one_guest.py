@@ -1,6 +1,7 @@
 """Real workers over verbs in one guest: bytes, the device's own counters, and what a fault of either end costs."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from tests.integration.transfer.workers import MIB, Bench, begun, stop, until, w
 from tests.rdma.counters import PACKET, sent_packets
 from weightsync.arena import Arena
 from weightsync.errors import TransferError
+from weightsync_agent.devices import sysfs
+from weightsync_agent.devices import verbs as verbs_of
+from weightsync_agent.devices.choice import decide
 from weightsync_agent.transfer.settings import TransferSettings, Verbs
 
 pytestmark = pytest.mark.timeout(300)
@@ -172,6 +176,34 @@ async def test_too_little_lockable_memory_is_a_sentence(bench: Bench) -> None:
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert "raise the memlock limit" in done.stdout, done.stdout + done.stderr
     assert str(Path(arena.path)) in done.stdout
+
+
+def test_the_device_is_discovered_and_opened() -> None:
+    """sysfs and libibverbs agree on it; Auto takes it."""
+    (device,) = verbs_of.opened(sysfs.discover())
+    (port,) = device.ports
+    assert (device.name, device.problems, port.state, port.layer) == (
+        os.environ["GUEST_DEVICE"], (), "ACTIVE", "Ethernet",
+    )  # fmt: skip
+    assert os.environ["GUEST_ADDRESS"] in {gid.ipv4 for gid in port.gids}
+    assert {gid.kind for gid in port.gids} <= {"RoCE v1", "RoCE v2"}
+    assert (device.max_mr_bytes or 0) > NBYTES
+    decision = decide("auto", (device,))
+    assert (decision.transport, decision.devices) == ("rdma", (device,))
+
+
+async def test_preflight_says_that_the_guest_is_fit(bench: Bench) -> None:
+    """Over verbs, with a loopback write that is compared."""
+    command = [
+        sys.executable, "-m", "weightsync_cli", "preflight", "--transport", "rdma", "--size", "4Mi", "-o", "json",
+    ]  # fmt: skip
+    environment = {**os.environ, "POD_IP": os.environ["GUEST_ADDRESS"], "WEIGHTSYNC_DIR": str(bench.folder)}
+    done = await asyncio.to_thread(
+        subprocess.run, command, env=environment, capture_output=True, text=True, check=False
+    )
+    findings = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
+    assert {each["status"] for each in findings.values()} == {"ok"}, done.stdout
+    assert f"{4 * MIB} bytes over rdma in" in findings["loopback write"]["found"]
 
 
 async def test_an_arena_comes_free_when_its_writes_are_terminal(bench: Bench) -> None:

@@ -15,20 +15,17 @@ from weightsync.errors import InputError, TransferError
 from weightsync.wire.v1 import Capabilities, Region
 from weightsync_agent.transfer import capabilities
 from weightsync_agent.transfer.child import DIED, STALLED, Child
+from weightsync_agent.transfer.ending import STOPPED, STUCK, failure, held
 from weightsync_agent.transfer.frames import Message
-from weightsync_agent.transfer.probe import gone, probe
+from weightsync_agent.transfer.probe import probe
 from weightsync_agent.transfer.settings import TransferSettings, child_environment
-from weightsync_agent.transfer.write import DROPPED, HALTED
 
 __all__ = ["DIED", "STALLED", "STOPPED", "STUCK", "TransferSettings", "TransferWorker"]
 
 log = structlog.get_logger(__name__)
 
-STUCK = "WorkerStuck"
-STOPPED = "Stopped"
 OUT_OF_REGION = "OutOfRegion"
 CLOSE_SECONDS = 2.0
-GONE_SECONDS = 1.0
 FENCE_GRACE_SECONDS = 0.5  # for what is on its way to other peers when a source is fenced
 FENCE_SECONDS = 5.0  # until the device has given up what it was reading
 
@@ -216,7 +213,7 @@ class TransferWorker:
                 return await queue.get()
         except TimeoutError as error:
             what = f"nothing of a write to {to.session} ended for {stall_seconds:g} s"
-            fenced = self.capabilities.transport == "rdma" and await self._fence(queue, path, to)
+            fenced = self._rdma and await self._fence(queue, path, to)
             raise TransferError(
                 f"{what}; it was ended by taking {path} from the device" if fenced else what,
                 reason=STALLED, quiet=fenced,
@@ -242,7 +239,7 @@ class TransferWorker:
         """Raises TransferError before anything is asked of the worker."""
         self._child.alive()
         if self._stuck or self._fenced:
-            raise self._held(quiet=True)
+            raise held(self.name, self._stuck, self._fenced, quiet=True)
         source = self._regions.get(path)
         if source is None:
             raise TransferError(f"{path}: not attached to worker {self.name}", quiet=True)
@@ -275,27 +272,11 @@ class TransferWorker:
         self._met.add((to.session, to.address))
 
     async def _failure(self, message: Message, to: Region) -> TransferError | None:
-        rdma = self.capabilities.transport == "rdma"
-        match message:
-            case {"event": "dead", "message": reason}:
-                # A process's queue pairs die with it; bytes in a socket do not.
-                return TransferError(reason, reason=DIED, quiet=rdma or await gone(to.session, GONE_SECONDS))
-            case {"event": "held"}:
-                return TransferError(f"the first contact with {to.session} has not ended", reason=STALLED)
-            case {"event": "end", "failed": failed, "lost": lost} if failed:
-                quiet = lost == 0 or (rdma and bool(self._fenced)) or await gone(to.session, GONE_SECONDS)
-                if failed == HALTED:
-                    return self._held(quiet=quiet)
-                if failed == DROPPED:
-                    return TransferError(f"a write to {to.session} was stopped", reason=STOPPED, quiet=quiet)
-                return TransferError(f"a write to {to.session} failed: {failed}", quiet=quiet)
-        return None
+        return await failure(message, to, rdma=self._rdma, worker=self.name, stuck=self._stuck, fenced=self._fenced)
 
-    def _held(self, *, quiet: bool) -> TransferError:
-        why = f"is held in its first contact with {self._stuck or 'a peer'}"
-        if self._fenced:
-            why = f"gave up its memory, since a write to {self._fenced} stalled"
-        return TransferError(f"worker {self.name} {why}: start another", reason=STUCK, quiet=quiet)
+    @property
+    def _rdma(self) -> bool:
+        return self.capabilities.transport == "rdma"
 
     # --- what the child tells ---
 

@@ -10,7 +10,7 @@ import pytest
 from weightsync.buckets import Bucket
 from weightsync.errors import TransferError
 from weightsync.wire.v1 import Region
-from weightsync_agent.transfer import supervisor
+from weightsync_agent.transfer import ending, supervisor
 from weightsync_agent.transfer.probe import Peer
 from weightsync_agent.transfer.supervisor import TransferSettings, TransferWorker
 
@@ -59,7 +59,7 @@ def made(monkeypatch: pytest.MonkeyPatch, transport: str) -> tuple[TransferWorke
         return False
 
     monkeypatch.setattr(supervisor, "probe", answered)
-    monkeypatch.setattr(supervisor, "gone", lives)
+    monkeypatch.setattr(ending, "gone", lives)
     worker = TransferWorker("source", TransferSettings())
     child = FakeChild(worker._happened)
     worker._child = child  # type: ignore[assignment]

@@ -1,0 +1,43 @@
+"""How a write ends that did not land: what is said of it, and whether its bytes can still land (not quiet).
+
+On RDMA a process's queue pairs die with it, and a device reads no memory that was unregistered. On TCP bytes may lie
+in sockets, so that only the end of the target's process is certain.
+"""
+
+from weightsync.errors import TransferError
+from weightsync.wire.v1 import Region
+from weightsync_agent.transfer.child import DIED, STALLED
+from weightsync_agent.transfer.frames import Message
+from weightsync_agent.transfer.probe import gone
+from weightsync_agent.transfer.write import DROPPED, HALTED
+
+STUCK = "WorkerStuck"
+STOPPED = "Stopped"
+GONE_SECONDS = 1.0
+
+
+def held(worker: str, stuck: str, fenced: str, *, quiet: bool) -> TransferError:
+    """The worker takes no write. stuck, fenced: the session because of which, or empty."""
+    why = f"is held in its first contact with {stuck or 'a peer'}"
+    if fenced:
+        why = f"gave up its memory, since a write to {fenced} stalled"
+    return TransferError(f"worker {worker} {why}: start another", reason=STUCK, quiet=quiet)
+
+
+async def failure(
+    message: Message, to: Region, *, rdma: bool, worker: str, stuck: str, fenced: str
+) -> TransferError | None:
+    """The error that a message of the child means for a write; None where it goes on, or has landed."""
+    match message:
+        case {"event": "dead", "message": reason}:
+            return TransferError(reason, reason=DIED, quiet=rdma or await gone(to.session, GONE_SECONDS))
+        case {"event": "held"}:
+            return TransferError(f"the first contact with {to.session} has not ended", reason=STALLED)
+        case {"event": "end", "failed": failed, "lost": lost} if failed:
+            quiet = lost == 0 or (rdma and bool(fenced)) or await gone(to.session, GONE_SECONDS)
+            if failed == HALTED:
+                return held(worker, stuck, fenced, quiet=quiet)
+            if failed == DROPPED:
+                return TransferError(f"a write to {to.session} was stopped", reason=STOPPED, quiet=quiet)
+            return TransferError(f"a write to {to.session} failed: {failed}", quiet=quiet)
+    return None
