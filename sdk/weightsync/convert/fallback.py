@@ -6,12 +6,13 @@ that are incomplete at one time, and each group's buckets are written as early a
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
 
-from weightsync.convert.program import ByLoading, CopyProgram, Extent
+from weightsync.convert.program import ByLoading, CopyProgram, Extent, TensorCopies
 from weightsync.errors import InputError
 from weightsync.layout import ITEMSIZE, Layout
 
@@ -28,11 +29,11 @@ _WIDE = frozenset({"float64", "float32", "float16", "bfloat16"})
 class Replica(Protocol):
     """One engine rank's model; replicas/sglang.py has the real one."""
 
-    def bind(self, layout: Layout, view: memoryview) -> None:
-        """Its parameters are the payload's bytes from here on."""
+    def bind(self, layout: Layout, view: memoryview, only: frozenset[str] | None = None) -> None:
+        """These parameters are the payload's bytes from here on; the others have no memory."""
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """One call of the model's own load_weights."""
+        """One call of the model's own load_weights. Raises InputError with the engine's own words."""
 
     def release(self) -> None:
         """Let go of the payload."""
@@ -47,53 +48,52 @@ class Fallback:
     Raises InputError that names the parameters where their replica cannot be built here.
     """
 
-    def __init__(self, program: CopyProgram, view: memoryview, owned: frozenset[str], make: Build) -> None:
+    def __init__(self, program: CopyProgram, view: memoryview, owned: frozenset[str], make: Build | None) -> None:
         self._program = program
         self._groups = [group for group in program.by_loading if owned.intersection(group.tensors)]
         parted = next((g for g in self._groups if not owned.issuperset(g.tensors)), None)
         if parted is not None:
             raise InputError(f"{_few(parted.tensors)} must be published by the same stage: they load together")
+        self._names = [name for group in self._groups for name in group.parameters]
+        self._reasons = ", ".join(sorted({group.reason for group in self._groups}))
         self._by_name = {name: group for group in self._groups for name in group.tensors}
-        self._order = {name: at for at, name in enumerate(t.name for t in program.tensors if t.name in self._by_name)}
-        self._dtypes = {t.name: t.dtype for t in program.tensors if t.name in self._by_name}
+        loaded = [tensor for tensor in program.tensors if tensor.name in self._by_name] if self._groups else []
+        self._order = {tensor.name: at for at, tensor in enumerate(loaded)}
+        self._dtypes = {tensor.name: tensor.dtype for tensor in loaded}
         self._kept: dict[str, torch.Tensor] = {}
         self._replica: Replica | None = None
-        self._limit = self._most()
+        self._limit = self._most(loaded)
         self.note = ""
         if self._groups:
             self.note = self._said()
-            self._replica = self._build(make, view)
+            self._replica = self._build(make or _nobody, view)
             if program.digest not in _told:  # a replayer is made for each arena, and again as names become known
                 _told.add(program.digest)
                 log.warning("%s", self.note)
 
-    def _most(self) -> int:
-        sizes = {
-            t.name: ITEMSIZE[t.dtype] * _count(t.shape) for t in self._program.tensors if t.name in self._by_name
-        }
+    def _most(self, loaded: Iterable[TensorCopies]) -> int:
+        sizes = {tensor.name: ITEMSIZE[tensor.dtype] * math.prod(tensor.shape) for tensor in loaded}
         largest = max((sum(sizes[name] for name in group.tensors) for group in self._groups), default=0)
         return max(LEAST_HELD, MORE_GROUPS * largest)
 
     def _said(self) -> str:
-        names = [name for group in self._groups for name in group.parameters]
-        reasons = ", ".join(sorted({group.reason for group in self._groups}))
         return (
-            f"{len(names)} parameters of rank {self._program.rank} are no copy of the checkpoint and are filled by "
-            f"SGLang's load_weights, which is slower: {_few(names)} ({reasons})"
+            f"{len(self._names)} parameters of rank {self._program.rank} are no copy of the checkpoint and are "
+            f"filled by SGLang's load_weights, which is slower: {_few(self._names)} ({self._reasons})"
         )
 
     def _build(self, make: Build, view: memoryview) -> Replica:
         try:
             replica = make(self._program)
-        except (InputError, ImportError) as error:
-            names = [name for group in self._groups for name in group.parameters]
-            reasons = ", ".join(sorted({group.reason for group in self._groups}))
+        except InputError as error:
             raise InputError(
-                f"{len(names)} parameters of rank {self._program.rank} are no copy of the checkpoint ({reasons}): "
-                f"{_few(names)}. They need SGLang's load_weights, and SGLang cannot be used in the trainer: {error}. "
-                "Install the engine's SGLang release in the trainer's image, or serve a checkpoint without them"
+                f"{len(self._names)} parameters of rank {self._program.rank} are no copy of the checkpoint "
+                f"({self._reasons}): {_few(self._names)}. They need SGLang's load_weights, and SGLang cannot be used "
+                f"in the trainer: {error}. Install the engine's SGLang release in the trainer's image, or serve a "
+                "checkpoint without such parameters"
             ) from error
-        replica.bind(self._program.layout, view)
+        # The others stay without memory: a load that strays into them changes nothing that was copied.
+        replica.bind(self._program.layout, view, frozenset(self._names))
         return replica
 
     def __contains__(self, name: str) -> bool:
@@ -146,10 +146,8 @@ class Fallback:
         names = sorted(group.tensors, key=self._order.__getitem__)
         try:
             self._replica.load((name, self._kept.pop(name)) for name in names)
-        except Exception as error:
-            raise InputError(
-                f"SGLang's load_weights failed for {_few(names)}: {type(error).__name__}: {error}"
-            ) from error
+        except InputError as error:
+            raise InputError(f"{_few(names)} cannot be loaded: {error}") from error
 
     def close(self) -> None:
         """Let go of arena and model."""
@@ -159,11 +157,8 @@ class Fallback:
             self._replica = None
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+def _nobody(program: CopyProgram) -> Replica:
+    raise InputError("nothing that builds its models was given")
 
 
 def _few(names: Iterable[str]) -> str:

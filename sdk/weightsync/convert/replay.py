@@ -14,11 +14,12 @@ import torch
 
 from weightsync.buckets import Bucket, Extent, merge, needed
 from weightsync.convert.digesting import BucketDigester
+from weightsync.convert.fallback import Build, Fallback
 from weightsync.convert.fill import BucketIndex, portions
 from weightsync.convert.given import check
 from weightsync.convert.lanes import Lanes, OpenLane
 from weightsync.convert.portion import Copy, Views
-from weightsync.convert.program import CopyProgram, TensorCopies
+from weightsync.convert.program import ByLoading, CopyProgram, TensorCopies
 from weightsync.convert.queueing import DeviceCopies
 from weightsync.errors import InputError
 
@@ -45,7 +46,8 @@ class Replayer:
 
     view: the arena's payload, writable, of the layout's size; owned: the checkpoint names that the stage fills
     (None: not known yet, all are copied); buckets: those to account for, empty while they are not known;
-    open_lane: how a device's tensors are copied, None: by lanes.Lanes.
+    open_lane: how a device's tensors are copied, None: by lanes.Lanes; load_with: builds the model whose load_weights
+    makes what is no copy (replicas/rebuild.py), None: such programs are refused.
     The views hold no reference that keeps the arena mapped: close() before the arena is closed.
     Raises InputError where program, payload and buckets do not fit one another.
     """
@@ -57,11 +59,13 @@ class Replayer:
         owned: Iterable[str] | None = None,
         buckets: Sequence[Bucket] = (),
         open_lane: OpenLane | None = None,
+        *,
+        load_with: Build | None = None,
     ) -> None:
         if view.nbytes != program.layout.nbytes:
             raise InputError(f"the arena has {view.nbytes} bytes, the program's layout {program.layout.nbytes}")
         self.program = program
-        held = {tensor.name for tensor in program.tensors if tensor.pieces}
+        held = {tensor.name for tensor in program.tensors if tensor.pieces or tensor.name in program.loaded}
         self.owned = frozenset(held if owned is None else owned)
         if strange := sorted(self.owned - {tensor.name for tensor in program.tensors}):
             raise InputError(f"the owned tensor {strange[0]} is not in the copy program of rank {program.rank}")
@@ -70,17 +74,20 @@ class Replayer:
         with torch.inference_mode(False):  # views made inside that mode could not be written outside it
             self._views = Views(view)
             self._tasks = {tensor.name: self._prepare(tensor) for tensor in program.tensors}
+        self._loads = Fallback(program, view, self.owned, load_with)
         self._touching = [0] * len(self._index.offsets)
-        for task in self._tasks.values():
-            for copy in task.copies:
-                for bucket in copy.leaves:
-                    self._touching[bucket] += 1
+        for leaves in (
+            *(copy.leaves for task in self._tasks.values() for copy in task.copies),
+            *map(self._left, self._loads.groups),
+        ):
+            for bucket in leaves:
+                self._touching[bucket] += 1
         for offset, count in zip(self._index.offsets, self._touching, strict=True):
             if count == 0:
                 raise InputError(
                     f"no owned tensor fills the bucket at byte {offset} of rank {program.rank}'s replica"
                 )
-        self.nbytes = sum(task.nbytes for task in self._tasks.values())
+        self.nbytes = sum(task.nbytes for task in self._tasks.values()) + sum(map(self._loaded, self._loads.groups))
         extents = [(bucket.offset, bucket.offset + bucket.nbytes) for bucket in buckets]
         self._lanes = Lanes(self._views.payload, extents)
         self._open_lane = open_lane or self._lanes
@@ -97,10 +104,24 @@ class Replayer:
         )
         return _Task(tensor, tuple(copies))
 
+    def _left(self, group: ByLoading) -> tuple[int, ...]:
+        """The buckets that a group's parameters touch, all of them full of it at once."""
+        touched = {b for span in self.program.written(group) for b in self._index.touched(span)}
+        return tuple(sorted(touched))
+
+    def _loaded(self, group: ByLoading) -> int:
+        return sum(stop - start for start, stop in self.program.written(group))
+
+    @property
+    def note(self) -> str:
+        """What a user should know of this replay, in a sentence; "" where there is nothing."""
+        return self._loads.note
+
     def begin(self) -> None:
         """Start a publish: nothing is fed, no bucket is full. What a failed one left in flight is waited for."""
         self.abandon()
         self._digests.begin()
+        self._loads.begin()
         self._fed: set[str] = set()
         self._remaining = list(self._touching)
         self.copied = 0  # bytes of nbytes that are in the arena
@@ -108,7 +129,7 @@ class Replayer:
     def extents(self, name: str) -> list[Extent]:
         """Bytes of the payload that feeding ``name`` writes; nothing for a name that is not owned or not known."""
         task = self._tasks.get(name)
-        return merge(piece.span for piece in task.tensor.pieces) if task and task.copies else []
+        return merge(self.program.spans(task.tensor)) if task and name in self.owned else []
 
     def feed(self, name: str, tensor: torch.Tensor, on_filled: OnFilled | None = None) -> None:
         """Copy one tensor. The buckets that are full by then are told to ``on_filled``, with their digests where
@@ -126,6 +147,11 @@ class Replayer:
             raise InputError(f"tensor {name} was given twice to one publish")
         source = check(task.tensor, tensor).detach().resolve_neg()
         self._fed.add(name)
+        if name in self._loads:
+            group = self._loads.feed(name, source)
+            if group is not None:
+                self._done(on_filled, self._loaded(group), self._left(group))
+            return
         lane = self._open_lane(source.device) if task.copies else None
         if lane is not None:
             if source.device not in self._devices:
@@ -180,6 +206,7 @@ class Replayer:
             self.abandon()
         finally:
             self._lanes.close()
+            self._loads.close()
             self._tasks = {}
             self._digests.close()
             self._views.drop()

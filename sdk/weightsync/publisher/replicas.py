@@ -54,10 +54,11 @@ class OpenReplica:
 
     def _prepare(self, replica: Replica) -> "Replayer":
         from weightsync.convert.replay import Replayer  # noqa: PLC0415 - torch comes with the first publish, not before
+        from weightsync.replicas.rebuild import rebuilt  # noqa: PLC0415
 
         self._forget()
         owned = replica.owned if replica.buckets else None
-        return Replayer(self.program, self.arena.view, owned, replica.buckets)
+        return Replayer(self.program, self.arena.view, owned, replica.buckets, load_with=rebuilt)
 
     def _forget(self) -> None:
         if self._replayer is not None:

@@ -6,11 +6,15 @@ from collections.abc import Iterable
 import pytest
 import torch
 
+from weightsync.buckets import Bucket
 from weightsync.convert import fallback as module
 from weightsync.convert.fallback import Fallback
 from weightsync.convert.program import ByLoading, CopyProgram, Piece, TensorCopies
+from weightsync.convert.replay import Replayer
 from weightsync.errors import InputError
 from weightsync.layout import Layout, lay_out
+from weightsync.replicas.engine import EngineSpec, Rebuild
+from weightsync.replicas.rebuild import rebuilt
 
 LAYOUT = lay_out(
     [("norm", "float32", (4,)), ("w", "float32", (2, 4)), ("scale", "float32", ()), ("v", "float32", (3,))]
@@ -41,11 +45,12 @@ class Model:
         self.calls: list[list[str]] = []
         self.bound: dict[str, torch.Tensor] = {}
 
-    def bind(self, layout: Layout, view: memoryview) -> None:
+    def bind(self, layout: Layout, view: memoryview, only: frozenset[str] | None = None) -> None:
         whole = torch.frombuffer(view, dtype=torch.uint8)
         self.bound = {
             p.name: whole[p.offset : p.offset + p.nbytes].view(torch.float32).reshape(p.shape)
             for p in layout.parameters
+            if only is None or p.name in only
         }
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -150,7 +155,8 @@ def test_a_trainer_without_sglang_refuses_by_name(arena: bytearray) -> None:
     assert str(caught.value) == (
         "3 parameters of rank 3 are no copy of the checkpoint (aten.exp, aten.mul): w, scale, v. They need SGLang's "
         "load_weights, and SGLang cannot be used in the trainer: SGLang cannot be imported here: No module named "
-        "'sglang'. Install the engine's SGLang release in the trainer's image, or serve a checkpoint without them"
+        "'sglang'. Install the engine's SGLang release in the trainer's image, or serve a checkpoint without such "
+        "parameters"
     )
 
 
@@ -178,10 +184,73 @@ def test_no_more_is_kept_than_a_few_groups(model: Model, arena: bytearray, monke
         loader.feed("v.raw", torch.zeros(3))
 
 
-def test_a_load_that_fails_is_an_error_of_the_publish(model: Model, arena: bytearray) -> None:
-    """Whatever SGLang raises, with the tensors that it was given."""
-    loader = opened(model, arena)
-    loader.feed("w.q", torch.zeros(2, 4))
-    model.bound.clear()
-    with pytest.raises(InputError, match=r"load_weights failed for w\.scale, w\.q: KeyError: 'w'"):
-        loader.feed("w.scale", torch.tensor(1.0))
+def test_a_load_that_fails_is_an_error_of_the_publish(arena: bytearray) -> None:
+    """With the engine's own words, and the tensors that it was given."""
+
+    class Broken(Model):
+        def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+            raise InputError("load_weights of Qwen9 failed (KeyError: 'w')")
+
+    loader = opened(Broken(), arena)
+    with pytest.raises(
+        InputError, match=r"^v\.raw cannot be loaded: load_weights of Qwen9 failed \(KeyError: 'w'\)$"
+    ):
+        loader.feed("v.raw", torch.zeros(3))
+
+
+def test_only_what_is_loaded_is_bound(model: Model, arena: bytearray) -> None:
+    """A load that strays into a copied parameter must not find its bytes."""
+    opened(model, arena)
+    assert set(model.bound) == {"w", "scale", "v"}
+
+
+BUCKETS = [
+    Bucket(offset=0, nbytes=256),
+    Bucket(offset=256, nbytes=16),
+    Bucket(offset=272, nbytes=LAYOUT.nbytes - 272),
+]
+
+
+def test_a_replay_fills_copies_and_loads_alike(model: Model, arena: bytearray) -> None:
+    """Buckets are told when the last copied tensor or loaded group that touches them is there; none twice."""
+    replayer = Replayer(PROGRAM, memoryview(arena), ALL, BUCKETS, load_with=lambda _: model)
+    told: list[int] = []
+    given = {"w.q": Q, "norm": torch.ones(4), "w.scale": torch.tensor(2.0), "v.raw": torch.zeros(3)}
+    assert replayer.extents("w.q") == [(256, 516)]  # padding is closed
+    assert replayer.note.startswith("3 parameters of rank 3")
+    after: list[list[int]] = []
+    for _ in range(2):
+        replayer.begin()
+        told.clear()
+        after = []
+        for name, tensor in given.items():
+            replayer.feed(name, tensor, lambda full: told.extend(offset for offset, _ in full))
+            after.append(list(told))
+        replayer.finish()
+    assert after == [[], [0], [0, 256], [0, 256, 272]]
+    assert replayer.copied == replayer.nbytes == 16 + 32 + 4 + 12
+    assert floats(arena, "norm") == [1.0] * 4
+    assert floats(arena, "w") == (Q.float() * 2).flatten().tolist()
+    replayer.close()
+    assert not model.bound
+
+
+def test_a_group_that_stayed_incomplete_is_missing(model: Model, arena: bytearray) -> None:
+    """By the names that were not given; its bucket was never told."""
+    replayer = Replayer(PROGRAM, memoryview(arena), ALL, BUCKETS, load_with=lambda _: model)
+    told: list[int] = []
+    for name, tensor in {"norm": torch.ones(4), "w.q": Q, "v.raw": torch.zeros(3)}.items():
+        replayer.feed(name, tensor, lambda full: told.extend(offset for offset, _ in full))
+    with pytest.raises(InputError, match=r"1 of 4 tensors were not published: w\.scale"):
+        replayer.finish()
+    assert told == [0]
+    replayer.close()
+
+
+def test_a_trainer_without_sglang_is_refused_before_a_byte(arena: bytearray) -> None:
+    """As the Publisher makes a replayer: this environment has no SGLang."""
+    engine = Rebuild(release="0.5.23", spec=EngineSpec(model="/model"), files={"config.json": "{}"})
+    program = PROGRAM.model_copy(update={"engine": engine.model_dump_json()})
+    with pytest.raises(InputError, match=r"w, scale, v\. They need SGLang's load_weights, and SGLang cannot be used"):
+        Replayer(program, memoryview(arena), ALL, BUCKETS, load_with=rebuilt)
+    assert not any(arena)
