@@ -84,6 +84,11 @@ rdma-test: ## Test over real verbs, in guests with a soft-RoCE device (root on D
 	@$(PYTHON) tools/setup guest env
 	$(BIN)/python -m tests.rdma.run $(ARGS)
 
+.PHONY: bench-scale
+bench-scale: ## Measure the operator with 10,000 pods on a real API server; writes build/bench/scale.json
+	@$(PYTHON) tools/setup libraries env light
+	$(BIN)/python tools/bench scale $(ARGS)
+
 .PHONY: chaos
 chaos: ## Make every part fail in a running world; writes build/chaos/report.json
 	@$(PYTHON) tools/setup libraries env light

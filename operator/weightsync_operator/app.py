@@ -9,7 +9,7 @@ import kopf
 import structlog
 
 from weightsync.errors import WeightSyncError
-from weightsync_operator import handlers, health
+from weightsync_operator import cycles, handlers, health
 from weightsync_operator.feed import Feed
 from weightsync_operator.kube import paths
 from weightsync_operator.kube.client import Kube
@@ -48,6 +48,7 @@ class App:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set. Raises what ended a part; Unavailable where the Lease was lost."""
+        cycles.look_seldom()
         served = health.application(self._healthy, self._ready, self._metrics)
         runner, port = await health.serve(served, self._settings.health_host, self._settings.health_port)
         log.info("serving health and metrics", port=port)
@@ -108,6 +109,8 @@ class App:
             delay = self._settings.resync_seconds
             try:
                 await self._feed.resync(self._kube, self._settings.namespaces, self._settings.pod_selector)
+                if self._stage != "working":
+                    cycles.settle()
                 self._stage = "working"
             except KubeError as error:
                 self._metrics.errors.labels(error.reason).inc()

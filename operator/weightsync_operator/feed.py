@@ -34,28 +34,32 @@ class Feed:
         uid, version = raw["metadata"]["uid"], observe.version(raw)
         shelf = self._store.pods
         change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, self._pod(raw))
-        self._pods([change] if change else [])
+        if change is not None:
+            self._pods([change])
 
     def weightsync(self, raw: Raw, *, deleted: bool) -> None:
         """A WeightSync was seen."""
         uid, version = raw["metadata"]["uid"], observe.version(raw)
         shelf = self._store.syncs
         change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, observe.weightsync(raw))
-        self._syncs([change] if change else [])
+        if change is not None:
+            self._syncs([change])
 
     def slice_of(self, raw: Raw, *, deleted: bool) -> None:
         """A slice was seen."""
         uid, version = raw["metadata"]["uid"], observe.version(raw)
         shelf = self._store.slices
         change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, observe.slice_of(raw))
-        self._slices([change] if change else [])
+        if change is not None:
+            self._slices([change])
 
     def node(self, raw: Raw, *, deleted: bool) -> None:
         """A node was seen."""
         uid, version = raw["metadata"]["uid"], observe.version(raw)
         shelf = self._store.nodes
         change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, self._node(raw))
-        self._nodes([change] if change else [])
+        if change is not None:
+            self._nodes([change])
 
     async def resync(self, kube: Kube, namespaces: tuple[str, ...], pod_selector: str) -> None:
         """List everything anew: the first time, and against events that a broken watch lost."""

@@ -13,6 +13,7 @@ BENCHMARKS = {
     "transfer": "tools.bench.transfer",
     "convert": "tools.bench.convert",
     "gpu": "tools.bench.gpu.command",
+    "scale": "tools.bench.scale.command",
 }
 
 
