@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.build.pods import gathered, judged, planned
 from weightsync.report import Report
+from weightsync_operator.planning.compose import left_out
 from weightsync_operator.planning.facts import Facts
 from weightsync_operator.planning.ownership import Contest, Owned
 from weightsync_operator.planning.pods import Pod
@@ -23,4 +24,6 @@ def facts(
     """What a pass over those pods finds."""
     plan = planned(trainers, engines)
     owned = Owned(tuple(trainers), tuple(engines), contests, both)
-    return Facts(1, suspend, "app=rollout", owned, gathered(trainers), judged(engines), plan, report)
+    sources, found = gathered(trainers), judged(engines)
+    found = found.without(left_out(sources, found.members, plan))
+    return Facts(1, suspend, "app=rollout", owned, sources, found, plan, report)

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.build import manifests
 from tests.build.api import eventually
-from tests.integration.operator.conftest import Operator, Place
-from weightsync.announcement import SourceRank
+from tests.integration.operator.conftest import LAYOUT, Operator, Place
+from weightsync.announcement import Announcement, SourceRank, TargetRank
 from weightsync.api.v1alpha1.status import Head
 from weightsync.plan import Engine, Source
 from weightsync.report import LastSync, Report
@@ -70,6 +71,55 @@ def test_two_stages_in_two_pods(operator: Operator, place: Place) -> None:
     routes = place.engines()["rollout-a"]["targets"][0]["routes"]
     assert [(route["stage"], route["rank"]) for route in routes] == [(0, 0), (1, 1)]
     assert routes[1]["source"] == second
+
+
+LWS = "leaderworkerset.sigs.k8s.io"
+
+
+def test_an_engine_of_two_pods(operator: Operator, place: Place) -> None:
+    """Half of it is named with what it lacks; whole it is one engine, led by the pod of rank 0."""
+    place.weightsync()
+    place.trainer()
+    uids = {}
+    for worker in (1, 0):
+        labels = {f"{LWS}/name": "rollout", f"{LWS}/group-index": "0", f"{LWS}/worker-index": str(worker)}
+        body = manifests.pod(f"r-{worker}", "rollout", **labels)
+        body["metadata"]["annotations"] = {f"{LWS}/size": "2"}
+        uids[worker] = place.api.create(place.pods_path, body)["metadata"]["uid"]
+        said = Announcement(
+            address=f"r-{worker}:8960",
+            ready=True,
+            incarnation="life-1",
+            targets=(TargetRank(rank=worker, layout=LAYOUT, program=LAYOUT),),
+            engine_ranks=2,
+        )
+        place.announce(f"r-{worker}", uids[worker], said)
+        if worker:
+            eventually("it is named", lambda: place.status().get("worst"))
+            assert "has 1 of its 2 pods (r-1): missing 0" in place.status()["worst"][0]["message"]
+    place.served("rollout-0")
+    found = place.engines()["rollout-0"]
+    assert (found["leader"], found["address"]) == (uids[0], "r-0:8960")
+    assert [(target["rank"]["rank"], target["uid"]) for target in found["targets"]] == [(0, uids[0]), (1, uids[1])]
+    place.delete_pod("r-1")
+    eventually("it is named again", lambda: place.status().get("worst"))
+    assert place.status()["worst"][0]["reason"] == "EngineIncomplete"
+    assert "has 1 of its 2 pods (r-0): missing 1" in place.status()["worst"][0]["message"]
+    assert place.engines() == {}
+
+
+def test_engines_by_a_label_of_the_users(operator: Operator, place: Place) -> None:
+    """A changed spec groups the same pods anew."""
+    place.weightsync()
+    place.trainer()
+    place.engine("a")
+    place.served("a")
+    group = {"by": "Label", "key": "example.com/engine"}
+    place.api.merge(f"{place.syncs_path}/policy", {"spec": {"rollout": {"group": group}}})
+    eventually("no label", lambda: place.reason("Degraded") == ("True", "EngineInconsistent"))
+    assert "pod a has no label example.com/engine" in place.condition("Degraded")["message"]
+    place.api.merge(f"{place.pods_path}/a", {"metadata": {"labels": {"example.com/engine": "one"}}})
+    eventually("it waits", lambda: set(place.engines()) == {"one"})
 
 
 def test_a_restarted_trainer_brings_a_new_term(operator: Operator, place: Place) -> None:

@@ -1,9 +1,11 @@
 """Which reason wins, and what a message names."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.build.facts import NOW, facts
-from tests.build.pods import OTHER_LAYOUT, engine, planned, source_rank, trainer
+from tests.build.pods import OTHER_LAYOUT, engine, planned, shard, source_rank, told, trainer
 from weightsync import names
 from weightsync.api.v1alpha1.status import Condition
 from weightsync.report import Offender, Report
@@ -19,6 +21,9 @@ def found(facts: Facts, kind: str) -> Condition:
 
 HALF = trainer("t", source_rank(0, world=2))
 REPORT = Report(term=1, version="v1", current=1)
+LWS = "leaderworkerset.sigs.k8s.io"
+PLACE = {f"{LWS}/name": "x", f"{LWS}/group-index": "0", f"{LWS}/worker-index": "0"}
+PART = shard("part", (0,), labels=PLACE, size=2)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,38 @@ REPORT = Report(term=1, version="v1", current=1)
             reasons.TARGETS_NOT_READY,
             "pod rollout-a",
             id="targets without agents",
+        ),
+        pytest.param(
+            facts([trainer()], [replace(PART, gated=True)]),
+            names.PLAN_READY,
+            "False",
+            reasons.ORDERED_STARTUP,
+            "pod part waits at its readiness gate",
+            id="an engine whose other pods wait for its first",
+        ),
+        pytest.param(
+            facts([trainer()], [engine(), replace(PART, gated=True)]),
+            names.DEGRADED,
+            "True",
+            reasons.ORDERED_STARTUP,
+            "pod part waits",
+            id="which does not keep the others from being served",
+        ),
+        pytest.param(
+            facts([trainer()], [PART]),
+            names.PROGRESSING,
+            "True",
+            reasons.ENGINES_JOINING,
+            "engine x-0 has 1 of its 2 pods (part): missing 1",
+            id="part of an engine",
+        ),
+        pytest.param(
+            facts([told(trainer(), room_bytes=9)], [told(engine(), replica_bytes=10)]),
+            names.DEGRADED,
+            "True",
+            reasons.SOURCES_FULL,
+            "engine rollout-a: no trainer pod has room for one more replica of 10 bytes",
+            id="no room at any source",
         ),
         pytest.param(
             facts([trainer()], [engine()]), names.PLAN_READY, "True", reasons.PLANNED, "1 engine", id="planned"

@@ -1,7 +1,7 @@
 """Counts, what is kept and what is not, and which changes are told."""
 
 from tests.build.facts import NOW, facts
-from tests.build.pods import OTHER_LAYOUT, engine, trainer
+from tests.build.pods import OTHER_LAYOUT, engine, shard, trainer
 from weightsync.api.v1alpha1.status import WeightSyncStatus
 from weightsync.report import WORST, LastSync, Offender, Report
 from weightsync_operator.planning import changes, reasons, status
@@ -9,6 +9,7 @@ from weightsync_operator.planning.notices import notices
 from weightsync_operator.planning.slicing import cut
 
 OWNER = ("policy", "uid")
+LWS = "leaderworkerset.sigs.k8s.io"
 SYNC = LastSync(version="v1", engines=2, nbytes=1000, seconds=0.5, pause_seconds_p50=0.1699, pause_seconds_max=0.2)
 EMPTY = WeightSyncStatus()
 
@@ -46,6 +47,19 @@ def test_the_worst_are_bounded_and_the_refused_come_first() -> None:
     worst = status.build(given, (), EMPTY, NOW).worst
     assert len(worst) == WORST
     assert (worst[0].engine, worst[0].reason) == ("bad", reasons.ENGINE_REFUSED)
+
+
+def test_an_engine_in_part_is_named_with_what_it_lacks() -> None:
+    """Behind those that somebody must act for; an engine that only starts is not named."""
+    labels = {f"{LWS}/name": "x", f"{LWS}/group-index": "0", f"{LWS}/worker-index": "1"}
+    part = shard("part", (1,), labels=labels, size=2)
+    given = facts([trainer()], [part, engine("bad", refused="no"), engine("new", announced=False)])
+    worst = status.build(given, (), EMPTY, NOW).worst
+    assert [(offender.engine, offender.reason) for offender in worst] == [
+        ("bad", reasons.ENGINE_REFUSED),
+        ("x-0", reasons.ENGINE_INCOMPLETE),
+    ]
+    assert worst[1].message == "engine x-0 has 1 of its 2 pods (part): missing 0"
 
 
 def test_nothing_changed_is_nothing_to_do() -> None:
