@@ -13,6 +13,8 @@ Json = dict[str, Any]
 class Helm:
     """The program, on our chart."""
 
+    path = CHART
+
     def __init__(self, program: Path) -> None:
         self._program = program
 
@@ -22,7 +24,9 @@ class Helm:
 
     def text(self, *arguments: str) -> str:
         """The rendered manifests of release ``weightsync`` in namespace ``weightsync-system``."""
-        done = self.run("template", "weightsync", str(CHART), "--namespace=weightsync-system", *arguments)
+        done = self.run(
+            "template", "weightsync", str(CHART), "--namespace=weightsync-system", "--skip-tests", *arguments
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -1,5 +1,6 @@
 """What the chart renders: the default as a snapshot, the rest by what a case is about."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 
 from tests.build.charts import CHART, Helm, Json, named
+from weightsync import names
 
 SNAPSHOT = Path(__file__).with_name("default.yaml")
 CRDS = Path(__file__).resolve().parents[2] / "crds"
@@ -127,6 +129,73 @@ def test_wrong_values_are_refused(chart: Helm, flag: str, said: str) -> None:
     done = chart.run("template", "weightsync", str(CHART), flag)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+def test_an_operator_of_two_replicas_may_lose_one(chart: Helm) -> None:
+    """They prefer different nodes, and a drain ends one at a time; a single one is not held back."""
+    objects = chart.objects()
+    budget = named(objects, "PodDisruptionBudget", OPERATOR)["spec"]
+    deployment = named(objects, "Deployment", OPERATOR)["spec"]
+    (term,) = deployment["template"]["spec"]["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert deployment["replicas"] == 2
+    assert budget["maxUnavailable"] == 1
+    assert (
+        budget["selector"] == deployment["selector"] == {"matchLabels": deployment["template"]["metadata"]["labels"]}
+    )
+    assert term["podAffinityTerm"]["labelSelector"] == deployment["selector"]
+    assert "PodDisruptionBudget" not in chart.text("--set=operator.replicas=1")
+
+
+def ports(rule: Json) -> set[int]:
+    """Every TCP port that a rule admits."""
+    return {
+        number
+        for port in rule["ports"]
+        if port["protocol"] == "TCP"
+        for number in range(port["port"], port.get("endPort", port["port"]) + 1)
+    }
+
+
+def test_the_agents_ports_are_for_pods_with_an_agent(chart: Helm) -> None:
+    """API and data ports for them, every other port for everybody, /metrics for who scrapes: no port is left out."""
+    scraper = {"namespaceSelector": {"matchLabels": {"team": "sight"}}}
+    flags = ("--set=agent.namespaces={rl}", f"--set-json=networkPolicy.scrapers={json.dumps([scraper])}")
+    policy = named(chart.objects(*flags), "NetworkPolicy", "weightsync-agent", "rl")["spec"]
+    members, everybody, scrapers = policy["ingress"]
+    closed = {names.AGENT_PORT, *range(15000, 17001)}
+    assert policy["podSelector"]["matchExpressions"] == [{"key": "weightsync.io/inject", "operator": "Exists"}]
+    assert members["from"] == [{"podSelector": policy["podSelector"]}]
+    assert ports(members) == closed
+    assert "from" not in everybody
+    assert ports(everybody) == set(range(1, 65536)) - closed
+    assert (scrapers["from"], ports(scrapers)) == ([scraper], {names.AGENT_PORT})
+
+
+def test_monitoring_needs_its_kinds(chart: Helm) -> None:
+    """Switched on, but left out where the cluster does not know them: an install must not fail for it."""
+    flags = ("--set=monitoring.podMonitor.enabled=true", "--set=monitoring.alerts.enabled=true")
+    assert "monitoring.coreos.com" not in chart.text(*flags)
+
+
+def test_helm_test_asks_the_api_server_with_its_own_rights(chart: Helm) -> None:
+    """One pod, confined as the operator's; it may read one Lease, and create WeightSyncs, as a trial."""
+    done = chart.run("template", "weightsync", str(CHART), "--show-only=templates/tests/works.yaml")
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert {one["metadata"]["annotations"]["helm.sh/hook"] for one in objects} == {"test"}
+    pod = named(objects, "Pod", "weightsync-test")["spec"]
+    compile(pod["containers"][0]["args"][0], "test.py", "exec")
+    assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+    assert rules(objects) == [
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [OPERATOR],
+            "verbs": ["get"],
+        },
+        {"apiGroups": ["weightsync.io"], "resources": ["weightsyncs"], "verbs": ["create"]},
+    ]
 
 
 def test_every_value_is_in_the_schema_and_has_a_default() -> None:

@@ -3,9 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.generate import crds, dashboard, metrics, protocol
+from tools.generate import crds, dashboard, metrics, protocol, values
 
-GENERATORS: tuple[Callable[[], dict[str, str]], ...] = (crds.manifests, protocol.page, metrics.page, dashboard.file)
+GENERATORS: tuple[Callable[[], dict[str, str]], ...] = (
+    crds.manifests,
+    protocol.page,
+    metrics.page,
+    dashboard.file,
+    values.page,
+)
 
 
 def outputs() -> dict[str, str]:

@@ -6,7 +6,21 @@
 {{- define "weightsync.operator" -}}{{ include "weightsync.name" . }}-operator{{- end }}
 
 {{- define "weightsync.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}
+{{- else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* The label by which pods ask for an agent, and by which policies know pods that carry one. */}}
+{{- define "weightsync.injectLabel" -}}weightsync.io/inject{{- end }}
+
+{{/* Whether the agent is injected: "yes" or nothing. */}}
+{{- define "weightsync.injects" -}}
+{{- $mode := .Values.agent.injection.mode }}
+{{- $able := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}
+{{- if and (eq $mode "Enabled") (not $able) }}
+{{- fail "agent.injection.mode is Enabled, but this API server has no MutatingAdmissionPolicy v1 (Kubernetes 1.36): write Auto, and add the agent to pod templates as docs/agent-sidecar.md shows" }}
+{{- end }}
+{{- if and .Values.agent.namespaces $able (ne $mode "Disabled") }}yes{{ end }}
 {{- end }}
 
 {{- define "weightsync.selector" -}}

@@ -1,4 +1,4 @@
-"""What is declared is fed, and what dashboard and alerts ask has an answer, says a Prometheus that scrapes a world."""
+"""What is declared is fed, and what dashboard and alerts ask has an answer: a real Prometheus scrapes a world."""
 
 import json
 from pathlib import Path
