@@ -55,7 +55,7 @@ class Fallback:
         if parted is not None:
             raise InputError(f"{_few(parted.tensors)} must be published by the same stage: they load together")
         self._names = [name for group in self._groups for name in group.parameters]
-        self._reasons = ", ".join(sorted({group.reason for group in self._groups}))
+        self._reasons = _few(sorted({group.reason for group in self._groups}), 2)
         self._by_name = {name: group for group in self._groups for name in group.tensors}
         loaded = [tensor for tensor in program.tensors if tensor.name in self._by_name] if self._groups else []
         self._order = {tensor.name: at for at, tensor in enumerate(loaded)}
@@ -161,7 +161,7 @@ def _nobody(program: CopyProgram) -> Replica:
     raise InputError("nothing that builds its models was given")
 
 
-def _few(names: Iterable[str]) -> str:
+def _few(names: Iterable[str], shown: int = SHOWN) -> str:
     listed = list(names)
-    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return ", ".join(listed[:SHOWN]) + more
+    more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
+    return ", ".join(listed[:shown]) + more
