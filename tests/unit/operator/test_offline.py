@@ -9,10 +9,10 @@ import yaml
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from tests.build.pods import engine, trainer
+from tests.build.pods import engine, shard, trainer
 from weightsync.errors import InputError
 from weightsync.plan import PlanFile
-from weightsync_operator.inventory import Inventory
+from weightsync_operator.inventory import Inventory, draft
 from weightsync_operator.offline import Planner
 from weightsync_operator.planning.pods import Pod
 
@@ -117,6 +117,28 @@ async def test_the_secret_is_shown_and_named(tmp_path: Path) -> None:
         await Planner(path, out, secret).step(session)
     assert PlanFile.load(out).secret_file == str(secret)
     assert SHARED not in out.read_text(encoding="utf-8")
+
+
+def test_agents_of_one_engine_share_its_name() -> None:
+    """They are one engine, led by the agent of rank 0, once all of them have announced themselves."""
+    addresses = {"t0": "127.0.0.1:1", "e0": "127.0.0.1:2", "e1": "127.0.0.1:3"}
+    rows = [
+        {"uid": uid, "address": address, "role": "trainer" if uid == "t0" else "engine"}
+        | ({"engine": "big"} if uid != "t0" else {})
+        for uid, address in addresses.items()
+    ]
+    listed = Inventory.model_validate({"agents": rows})
+    heard = {
+        uid: pod.announcement
+        for uid, pod in {"t0": trainer(), "e0": shard("e0", (1,)), "e1": shard("e1", (0,))}.items()
+        if pod.announcement is not None
+    }
+    partly = draft(listed, {uid: said for uid, said in heard.items() if uid != "e1"}, None)
+    assert "pod e1: its agent has not announced itself" in partly.engines.waiting[0].message
+    plan = draft(listed, heard, None).plan
+    assert plan is not None
+    (made,) = plan.engines
+    assert (made.name, made.leader, [target.uid for target in made.targets]) == ("big", "e1", ["e1", "e0"])
 
 
 @pytest.mark.parametrize(
