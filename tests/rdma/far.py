@@ -8,6 +8,7 @@ Requests and answers are JSON objects, one a line. Nothing is judged here.
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.transfer.workers import MIB, Bench, stop
+from tests.rdma.here import GuestWorld
 from weightsync.arena import Arena
 from weightsync.digests import digest_bytes
 from weightsync.wire.v1 import Region
@@ -22,7 +24,9 @@ from weightsync_agent.transfer.settings import TransferSettings, Verbs
 from weightsync_agent.transfer.supervisor import TransferWorker
 
 PORT = 7000
+LINE = 1 << 24
 ADDRESS = "10.77.0.2"
+ANSWERING = 600.0  # an engine's pod may be starting
 STARTING = 240.0  # seconds until a guest beside ours listens
 
 
@@ -44,6 +48,7 @@ class Far:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._targets: dict[str, tuple[TransferWorker, Arena]] = {}
+        self._world: GuestWorld | None = None
         self.over = asyncio.Event()
 
     async def target(self, name: str, nbytes: int, gid_index: int | None = None) -> dict[str, Any]:
@@ -71,8 +76,25 @@ class Far:
         """Run a shell's command beside: it may cut the wire that this answer takes."""
         subprocess.Popen(["bash", "-c", f"sleep 0.3; {command}"])  # noqa: ASYNC220 - not waited for
 
+    async def engine(self, name: str, secret: str, model: str) -> dict[str, int]:
+        """An engine's pod: its agent, and the reference engine over a checkpoint. The ports of both."""
+        own = Path("/dev/shm/model")  # the shared folder cannot be mapped
+        await asyncio.to_thread(shutil.copytree, model, own)
+        self._world = GuestWorld(secret)
+        pod = await asyncio.to_thread(self._world.engine, name, own)
+        return {"agent": pod.port, "engine": pod.engine_port}
+
+    async def log(self) -> str:
+        """What the engine's agent has logged."""
+        if self._world is None:
+            return "no engine was started"
+        (pod,) = self._world.pods.values()
+        return pod.agent.tail(100000)
+
     async def end(self) -> None:
         """Serve no more."""
+        if self._world is not None:
+            await asyncio.to_thread(self._world.close)
         self.over.set()
 
 
@@ -92,7 +114,7 @@ async def serve(folder: Path) -> None:
     """Until `end` is asked for."""
     bench = Bench(folder, os.environ["GUEST_ADDRESS"], verbs())
     far = Far(bench)
-    server = await asyncio.start_server(lambda reader, writer: _answer(far, reader, writer), port=PORT)
+    server = await asyncio.start_server(lambda reader, writer: _answer(far, reader, writer), port=PORT, limit=LINE)
     async with server:
         await far.over.wait()
     await bench.close()
@@ -111,14 +133,14 @@ class Link:
         async with asyncio.timeout(STARTING):
             while True:
                 try:
-                    return cls(*await asyncio.open_connection(ADDRESS, PORT))
+                    return cls(*await asyncio.open_connection(ADDRESS, PORT, limit=LINE))
                 except OSError:
                     await asyncio.sleep(0.5)
 
     async def ask(self, call: str, **arguments: object) -> Any:
         """The answer; RuntimeError with the other side's words."""
         self._writer.write(json.dumps({"call": call, **arguments}).encode() + b"\n")
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(ANSWERING):
             answer = json.loads(await self._reader.readline())
         if "error" in answer:
             raise RuntimeError(answer["error"])

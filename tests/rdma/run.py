@@ -23,6 +23,7 @@ PARTS = {
     "one": (1, (*PYTEST, "tests/rdma/test_one_guest.py")),
     "world": (1, (*PYTEST, "tests/rdma/test_one_world.py")),
     "two": (2, ("bash", "-c", PAIR, "pair", "tests/rdma/test_two_guests.py")),
+    "worlds": (2, ("bash", "-c", PAIR, "pair", "tests/rdma/test_two_worlds.py")),
 }
 
 

@@ -1,8 +1,10 @@
 """Workers over verbs in two guests on one wire: bytes, counters, and faults of the wire and of the other guest."""
 
 import asyncio
+import os
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,7 +19,7 @@ from weightsync_agent.transfer.supervisor import TransferWorker
 
 pytestmark = pytest.mark.timeout(300)
 
-NBYTES = 16 * MIB
+NBYTES = 8 * MIB
 STALL = 30.0  # emulated, beside another guest: a piece may take seconds
 SHORT = 5.0
 
@@ -35,7 +37,7 @@ async def run(command: str) -> None:
     await asyncio.to_thread(subprocess.run, ["bash", "-c", command], check=True)
 
 
-async def stalled(write: "asyncio.Task[int]") -> TransferError:
+async def stalled(write: Awaitable[object]) -> TransferError:
     """How a write ended that must have been fenced."""
     with pytest.raises(TransferError) as caught:
         await write
@@ -81,14 +83,30 @@ async def test_a_peer_stopped_in_mid_write_is_written_to(bench: Bench, far: Link
     assert await far.ask("digest", name="stopped") == digest_bytes(ours.view)
 
 
+CUT = "nft add table ip cut; nft add chain ip cut out '{ type filter hook output priority 0; }'"
+DROP = "nft add rule ip cut out udp dport 4791 drop"  # RoCE v2; what agents and workers say by TCP goes on
+
+
+@asynccontextmanager
+async def cut() -> AsyncIterator[None]:
+    """This guest's device sends nothing meanwhile, and nobody is told."""
+    await run(f"{CUT}; {DROP}")
+    try:
+        yield
+    finally:
+        await run("nft delete table ip cut")
+
+
 async def test_packets_lost_for_a_while_cost_time_only(bench: Bench, far: Link) -> None:
     """The device resends what the wire dropped."""
     source, ours = await bench.source(NBYTES)
-    write = await begun(source, ours, await far.target("lossy", NBYTES), stall=STALL)
-    await run("nft add table ip loss; nft add chain ip loss out '{ type filter hook output priority 0; }'; "
-              "nft add rule ip loss out udp dport 4791 drop")  # fmt: skip
-    await asyncio.sleep(3.0)  # longer than a round trip, shorter than the stall
-    await run("nft delete table ip loss")
+    region = await far.target("lossy", NBYTES)
+    await write_all(source, ours, region, stall=STALL)
+    ours.view[:] = os.urandom(NBYTES)
+    async with cut():
+        write = asyncio.create_task(write_all(source, ours, region, stall=STALL))
+        await asyncio.sleep(3.0)  # longer than a round trip, shorter than the stall
+        assert not write.done()
     await write
     assert await far.ask("digest", name="lossy") == digest_bytes(ours.view)
 
@@ -96,13 +114,14 @@ async def test_packets_lost_for_a_while_cost_time_only(bench: Bench, far: Link) 
 async def test_a_wire_that_stays_cut_is_fenced_and_lands_nothing_late(bench: Bench, far: Link) -> None:
     """Healed after the write's end, the wire carries none of its bytes any more."""
     source, ours = await bench.source(NBYTES)
-    write = await begun(source, ours, await far.target("cut", NBYTES), stall=SHORT)
-    await run("nft add table ip cut; nft add chain ip cut out '{ type filter hook output priority 0; }'; "
-              "nft add rule ip cut out udp dport 4791 drop")  # fmt: skip
-    await stalled(write)
-    ours.view[:] = bytes(NBYTES)
-    landed = await far.ask("digest", name="cut")
-    await run("nft delete table ip cut")
+    region = await far.target("cut", NBYTES)
+    await write_all(source, ours, region, stall=STALL)
+    ours.view[:] = os.urandom(NBYTES)
+    async with cut():
+        error = await stalled(write_all(source, ours, region, stall=SHORT))
+        assert "was ended by taking" in str(error)
+        ours.view[:] = bytes(NBYTES)
+        landed = await far.ask("digest", name="cut")
     await asyncio.sleep(2.0)  # what was resent would be there by then
     assert await far.ask("digest", name="cut") == landed
     await arrives(bench, ours, far, "after a cut")

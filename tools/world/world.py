@@ -50,6 +50,8 @@ class World:
     namespace and an address of its own; failpoints: each agent may be held (weightsync_agent.failpoints).
     """
 
+    start_seconds = 60.0  # until an agent has prepared its pod's volume
+
     def __init__(
         self,
         plan: dict[str, Any] | None = None,
@@ -100,7 +102,12 @@ class World:
 
     def _start_engine(self, pod: Pod, model: Path, flags: Sequence[str]) -> None:
         # As in a pod: the agent has prepared the volume before the engine starts.
-        wait(f"{pod.name}'s volume", (pod.volume / names.PYTHON / "weightsync_hook.py").exists, 60, [pod.agent])
+        wait(
+            f"{pod.name}'s volume",
+            (pod.volume / names.PYTHON / "weightsync_hook.py").exists,
+            self.start_seconds,
+            [pod.agent],
+        )
         command = [
             *pod.prefix,
             *python(

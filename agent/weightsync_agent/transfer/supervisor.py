@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 OUT_OF_REGION = "OutOfRegion"
 CLOSE_SECONDS = 2.0
 FENCE_GRACE_SECONDS = 0.5  # for what is on its way to other peers when a source is fenced
-FENCE_SECONDS = 5.0  # until the device has given up what it was reading
+FENCE_SECONDS = 15.0  # Mooncake tries each piece again over fresh connections before it gives it up
 
 
 class TransferWorker:

@@ -1,0 +1,79 @@
+"""The whole data plane over the wire: trainer in this guest, engine in the other."""
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reference.checkpoint import make_checkpoint
+from tests.rdma import far
+from tests.rdma.here import GuestWorld
+from tests.rdma.plane import CONFIG, PATIENT, only_rdma, publish_and_ask
+from tools.world.pod import Pod
+from tools.world.processes import Child
+from weightsync import Publisher
+
+pytestmark = pytest.mark.timeout(900)
+
+ENGINE = "engine-0"
+
+
+class Elsewhere(Child):
+    """A process of the other guest: whether it runs is not known here."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, [], {}, Path(os.devnull))
+
+    @property
+    def alive(self) -> bool:
+        """It counts as running."""
+        return True
+
+    def stop(self, seconds: float = 10.0) -> None:
+        """The other guest ends it."""
+
+
+def ask(call: str, **arguments: object) -> Any:
+    """One question to the other guest."""
+
+    async def once() -> Any:
+        link = await far.Link.open()
+        try:
+            return await link.ask(call, **arguments)
+        finally:
+            link.close()
+
+    return asyncio.run(once())
+
+
+def joined(world: GuestWorld, model: Path) -> Pod:
+    """The engine's pod, started in the other guest, in this world's inventory."""
+    ports = ask("engine", name=ENGINE, secret=world.secret, model=str(model))
+    world.pods[ENGINE] = Pod(
+        ENGINE, "engine", Path(os.devnull), ports["agent"], Elsewhere("agent"), engine_port=ports["engine"],
+        uid=ENGINE,
+        host=far.ADDRESS,
+    )  # fmt: skip
+    world._write_inventory()
+    return world.pods[ENGINE]
+
+
+def test_a_publish_goes_over_the_wire_and_is_served(tmp_path: Path) -> None:
+    """Twice; the packets are this guest's, the tokens the other's."""
+    torch.set_num_threads(1)
+    make_checkpoint(tmp_path, CONFIG, seed=0)
+    model = Path(os.environ["OUT"]) / "model"
+    shutil.copytree(tmp_path, model)
+    with GuestWorld() as world:
+        trainer = world.trainer("trainer-0")
+        engine = joined(world, model)
+        with Publisher(rank=0, world_size=1, directory=trainer.volume) as publisher:
+            world.wait_for_engines(1, seconds=PATIENT)
+            for seed in (11, 12):
+                publish_and_ask(world, publisher, engine, seed)
+        only_rdma(trainer.agent.log)
+        only_rdma(ask("log"))
