@@ -90,6 +90,39 @@ BAD = [
     pytest.param(changed("spec.strategy.pauseMode", "Freeze"), '"Abort", "Retract", "InPlace"', id="a pause mode"),
     pytest.param(changed("spec.suspend", "yes"), "must be of type boolean", id="no boolean"),
     pytest.param(changed("metadata.name", "n" * 64), "shorten it to 63 characters", id="a name too long for a label"),
+    pytest.param(changed("spec", None), "spec: Required value", id="no spec"),
+    pytest.param(changed("spec.rollout", None), "spec.rollout: Required value", id="no rollout"),
+    pytest.param(changed("spec.trainer", "app=trainer"), "spec.trainer: Invalid value", id="a word for a trainer"),
+    pytest.param(selecting(matchLabels=["app"]), "must be of type object", id="a list of labels in place of a map"),
+    pytest.param(selecting(matchLabels={"app": "x" * 64}), "may not be more than 63 bytes", id="a label too long"),
+    pytest.param(
+        selecting(matchLabels={f"l{n}": "x" for n in range(33)}), "must have at most 32 items", id="too many labels"
+    ),
+    pytest.param(
+        selecting(matchExpressions=[{"key": "a", "operator": "Exists"}] * 17),
+        "must have at most 16 items",
+        id="too many expressions",
+    ),
+    pytest.param(expressing("In", [f"v{n}" for n in range(33)]), "must have at most 32 items", id="too many values"),
+    pytest.param(expressing("DoesNotExist", ["a"]), "remove values", id="DoesNotExist with values"),
+    pytest.param(
+        selecting(matchExpressions=[{"operator": "Exists"}]), "key: Required value", id="an expression without a key"
+    ),
+    pytest.param(
+        selecting(matchExpressions=[{"key": "a b", "operator": "Exists"}]), "key in body should match", id="no key"
+    ),
+    pytest.param(
+        selecting(matchExpressions=[{"key": "app"}]), "operator: Required value", id="an expression without operator"
+    ),
+    pytest.param(changed("spec.rollout.group", {"by": "Rack"}), '"LeaderWorkerSet", "Label"', id="engines by racks"),
+    pytest.param(changed("spec.transfer.bucketSize", 512), "must be of type string", id="a number for a size"),
+    pytest.param(changed("spec.transfer.bucketSize", "64KiB"), "spec.transfer.bucketSize", id="a unit too many"),
+    pytest.param(changed("spec.transfer.bucketSize", "-1Mi"), "spec.transfer.bucketSize", id="a size below nothing"),
+    pytest.param(changed("spec.strategy.deadlineSeconds", -5), "greater than or equal to 1", id="time that is past"),
+    pytest.param(changed("spec.strategy.deadlineSeconds", "60s"), "must be of type integer", id="a unit of time"),
+    pytest.param(changed("spec.strategy.maxUnavailable", "101%"), "from 1% to 100%", id="more than all engines"),
+    pytest.param(changed("spec.strategy.maxUnavailable", -1), "a count of at least 1", id="a count below nothing"),
+    pytest.param(changed("spec.strategy.maxUnavailable", "2"), "from 1% to 100%", id="a count as a word"),
 ]
 
 
