@@ -7,7 +7,7 @@ import pytest
 
 from tools.simulate import coverage
 from tools.simulate.clock import Life, Lock, Loop, Task, TimedOut
-from tools.simulate.faults import KINDS, WEIGHTS, Fault, draw
+from tools.simulate.faults import AMBUSH, KINDS, STEERED, WEIGHTS, Fault, draw
 from tools.simulate.memory import ArenaFile, digest
 from tools.simulate.network import Network, Weather
 from tools.simulate.schedule import run
@@ -260,10 +260,12 @@ def test_every_fault_strikes_and_ends(kind):
 
 
 def test_faults_are_drawn_of_every_kind():
-    """Each kind has a weight, and comes up."""
-    drawn = {fault.kind for seed in range(400) for fault in draw(rng(seed), 160)}
+    """Each kind has a weight, and comes up; so do ambushes, in their share of the schedules."""
+    schedules = [{fault.kind for fault in draw(rng(seed), 160)} for seed in range(400)]
+    steered = sum(AMBUSH in kinds for kinds in schedules) / len(schedules)
 
-    assert set(WEIGHTS) == set(KINDS) == drawn
+    assert {*WEIGHTS, AMBUSH} == set(KINDS) == set().union(*schedules)
+    assert STEERED - 0.05 < steered < STEERED + 0.05
 
 
 def test_coverage_counts_without_changing_a_machine():

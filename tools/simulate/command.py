@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit status: 1 where an invariant was violated, or a bug was not found."""
+    """Returns the exit status: 1 where an invariant or a bound of the report is broken, or a bug was not found."""
     options = parser().parse_args(arguments)
     if options.bugs or options.mutants:
         return hunt.main(seeded_=options.bugs, mechanical_=options.mutants, budget=options.budget, jobs=options.jobs,
@@ -61,12 +61,18 @@ def main(arguments: list[str]) -> int:
         f"{batch.schedules} schedules, {batch.events} events in {seconds:.1f} s "
         f"({batch.events / seconds:.0f}/s, {batch.events / batch.schedules:.0f} each), {batch.violations} violations"
     )
+    measured = report.measures(batch, seconds, options.jobs, options.seed)
+    broken = [measure for measure in measured if not measure.holds]
     if not options.bug:
-        print(f"report: {report.save(batch, seconds, options.jobs, options.seed)}")
+        print(f"report: {report.save(measured)}")
+    for measure in broken:
+        print(
+            f"not as it must be: {measure.name} is {measure.value:g} {measure.unit}, {measure.bound:g} is asked for"
+        )
     for failure in batch.failures[:3]:
         print()
         print(describe(shrink(failure)))
-    return 1 if batch.violations else 0
+    return 1 if broken else 0
 
 
 def replay(seed: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tools.simulate.clock import Future, TimedOut, Work
@@ -28,6 +29,7 @@ ECHOED = (
 )  # fmt: skip
 RARE = (e.GrantRefused, e.OrderRefused, e.DecisionPersisted, e.DecisionFailed, e.CommitDone)
 RARE_ECHOED = 0.06
+HEARD = 12  # events of a kind that are kept
 WIRE_CAPABILITIES = v1.Capabilities(mooncake="0.3.13", transport="tcp")
 
 
@@ -47,6 +49,7 @@ class Coordination:
         self.outcomes: dict[str, Future] = {}
         self.began: dict[str, float] = {}
         self.snapshot: list[str] = []
+        self.heard: dict[type, deque[object]] = {}  # what an ambush may let come again
         self.ticking = False
         decision = agent.pod.volume.decision
         if decision is not None:
@@ -131,9 +134,7 @@ class Coordination:
         """An event for the coordinator; what it asks for is begun."""
         machine = self.machine
         if isinstance(event, ECHOED):
-            often = isinstance(event, RARE) and self.world.rng.random() < RARE_ECHOED
-            if often or self.world.fault_chance("echo"):
-                self.agent.spawn(self._echo(event))
+            self._may_come_again(event)
         before = machine.sync
         if isinstance(event, e.CommitDone):
             self.world.watch.commit_answered(self, event)
@@ -157,6 +158,13 @@ class Coordination:
                     self.agent.spawn(self._do(action))
         if machine.sync is not before and machine.sync is not None:
             self.world.watch.sync_begins(self, machine.sync)
+
+    def _may_come_again(self, event: object) -> None:
+        often = isinstance(event, RARE) and self.world.rng.random() < RARE_ECHOED
+        if often or self.world.fault_chance("echo"):
+            self.agent.spawn(self._echo(event))
+        if self.world.hoards:
+            self.heard.setdefault(type(event), deque(maxlen=HEARD)).append(event)
 
     def _echo(self, event: object) -> Work:
         """Told once more, later."""

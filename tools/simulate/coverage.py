@@ -122,8 +122,7 @@ def summary(coverage: Coverage) -> list[tuple[str, int, int, int, int, int, int]
 OVER = "a route that is over is fed nothing; a driver that feeds it must not fail"
 SECOND = "the driver asks the machine before; a driver that does not must not break it"
 OUT_OF_REACH: dict[tuple[str, str, str, int], str] = {
-    ("Target", "EMPTY", "Ask", 1): "an empty arena has no grant; the rows of the three states are shared",
-    ("Target", "SEALED", "Ask", 1): "only a quiet arena is sealed; the rows of the three states are shared",
+    **{("Target", "SEALED", event, 1): "the driver seals a quiet arena only" for event in ("Ask", "Lend")},
     **{("Source", "*", event, 1): "the operator gives a term to one coordinator" for event in ("Ordered", "Ended")},
     **{("EngineLeader", state, "CommitAsked", 0): SECOND for state in ("FRESH", "TORN", "REAPPLYING", "CURRENT")},
     ("EngineLeader", "CURRENT", "CommitAsked", 1): SECOND,
@@ -132,16 +131,19 @@ OUT_OF_REACH: dict[tuple[str, str, str, int], str] = {
         for state in ("VERIFIED", "FAILED")
         for event in ("Filled", "AllFilled", "Cancel")
     },
+    ("Route", "FAILED", "Written", 0): OVER,
     **{("Route", "VERIFIED", event, 0): OVER for event in ("Checked", "ReceiptBroke", "WriteBroke")},
     **{
         ("EngineLeader", state, "LifeChanged", 0): "expects() takes any name in that state"
         for state in ("COMMITTING", "REFUSED")
     },
-    **{("Replica", state, "Copied", 0): "copied once" for state in ("FILLED", "SPENT")},
-    **{("Replica", state, "Broken", 0): "what was copied is never broken" for state in ("FILLED", "SPENT")},
+    ("EngineLeader", "ABSENT", "LookFailed", 0): "the driver ends a look when the engine falls silent",
+    **{
+        ("Replica", state, "Settled", 0): "the driver tells a version as decided before it tells the outcome"
+        for state in ("FILLING", "FILLED")
+    },
     **{("Route", state, "Written", 0): "nothing is in flight then" for state in ("CLOSING", "VERIFIED")},
     ("Route", "VERIFIED", "Unsent", 0): "nothing is in flight then",
-    **{("Target", state, "Lend", 1): "only a quiet arena is in that state" for state in ("EMPTY", "SEALED")},
     ("Route", "CLOSING", "AllFilled", 0): "told once for each program of an order",
     ("Route", "CLOSING", "Filled", 0): "a shard that is complete is told no more",
     ("Route", "CLOSING", "Filled", 1): "a shard that is complete is told no more",

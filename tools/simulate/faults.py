@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from tools.simulate import ambush
 from tools.simulate.memory import RUBBISH, ArenaFile
 from tools.simulate.network import CALM
 from weightsync_agent.journal.records import BASE
@@ -72,6 +73,8 @@ WEIGHTS = {
     "bad input": 3,
     "no room": 2,
 }
+AMBUSH = "ambush"
+STEERED = 0.2  # share of schedules that aim at rare moments
 
 
 Strike = Callable[["World", Fault], None]
@@ -87,6 +90,10 @@ def draw(rng: Random, window: int) -> list[Fault]:
         close = at and rng.random() < 0.5  # faults meet more often than they would by chance
         at = at + rng.randrange(12) if close else rng.randrange(5, window)
         faults.append(Fault(kind, at, 0.1 + 2.0 * rng.random() ** 2, rng.random(), rng.random()))
+    if rng.random() < STEERED:
+        at = rng.randrange(10, window)
+        for _ in range(rng.choice((1, 2))):  # another moment may come of the first
+            faults.append(Fault(AMBUSH, at, 2.0 + 3.0 * rng.random(), rng.random(), rng.random()))
     return sorted(faults, key=lambda fault: fault.at)
 
 
@@ -365,6 +372,19 @@ def _made_anew(world: World, fault: Fault) -> None:
     _until(world, replace(fault, seconds=0.1 + 3 * fault.seconds), end)
 
 
+def _ambush(world: World, fault: Fault) -> None:
+    """See ambush.py."""
+    kind = ambush.KINDS[int(fault.pick * len(ambush.KINDS))]
+    world.loop.note("ambush", "waits for", kind.name)
+    waits = ambush.Ambush(world, kind)
+    world.ambushes.append(waits)
+    if kind.prepare is not None:
+        kind.prepare(world, fault.seconds)
+    if kind.beside:
+        KINDS[kind.beside](world, replace(fault, seconds=0.3, extra=0.3))
+    _until(world, fault, lambda: world.ambushes.remove(waits))
+
+
 def _trainer_dies(world: World, fault: Fault) -> None:
     if not world.trainer.number or not world.trainer.life.alive:
         return
@@ -436,4 +456,5 @@ KINDS: dict[str, Strike] = {
     "rank restarts": _rank_restarts,
     "bad input": _chance("bad input", 0.5),
     "no room": _chance("no room", 0.7),
+    AMBUSH: _ambush,
 }

@@ -5,13 +5,14 @@ A caller that times out knows nothing: the callee may have done it, or may still
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from types import GeneratorType
 from typing import Any, Protocol
 
 from tools.simulate.clock import Future, Life, Loop, Task, Work
-from weightsync.errors import PeerError, WeightSyncError
+from weightsync.errors import PeerError, Refused, WeightSyncError
 from weightsync_agent.peers.client import Unreachable
 
 FAST = 0.004  # seconds of a usual one-way trip, at most
@@ -66,6 +67,8 @@ class Network:
         self.hosts: dict[str, Host] = {}
         self.weather = CALM
         self.cut: set[frozenset[str]] = set()  # pairs of addresses; "*" stands for all others
+        self.slow: dict[str, float] = {}  # by path: seconds that a request, and its answer, take beyond the usual
+        self.refuse: tuple[Host, str] | None = None  # who refuses requests of which path for now
 
     def _lost(self, one: str, other: str) -> bool:
         cut = self.cut
@@ -87,7 +90,7 @@ class Network:
         asked = Exchange(loop, *way)
         asked.path, asked.body, asked.seconds = path, body, seconds
         if not self._lost(asked.source, asked.address):
-            loop.at(self._delay(), self._arrive, asked)
+            loop.at(self._delay() + self.slow.get(path, 0.0), self._arrive, asked)
             if self.weather.twice and self.rng.random() < self.weather.twice:
                 loop.at(self._delay(), self._arrive, asked)
         loop.at(seconds, self._expire, asked)
@@ -112,6 +115,8 @@ class Network:
         self.loop.note(life.name, asked.path, asked.body)
         life.serving[asked] = asked.path
         try:
+            if self.refuse == (host, asked.path):
+                raise Refused("a newer term has begun", reason="StaleTerm")
             result = host.serve(asked.path, asked.body)
         except WeightSyncError as error:
             self._back(life, asked, None, error)
@@ -141,7 +146,15 @@ class Network:
             return
         if error is not None and not isinstance(error, PeerError):
             error = PeerError(f"{asked.address}: {error}")
-        self.loop.at(self._delay(), self._answered, asked, value, error)
+        self.loop.at(self._delay() + self.slow.get(asked.path, 0.0), self._answered, asked, value, error)
+
+    def deliver(self, address: str, path: str, body: Any) -> None:
+        """One more copy of a request; nobody waits for the answer."""
+        host = self.hosts.get(address)
+        if host is not None and host.life.alive and host.life.frozen_until <= self.loop.now:
+            self.loop.note(host.life.name, path, body)
+            with suppress(WeightSyncError):
+                host.serve(path, body)
 
     @staticmethod
     def _answered(asked: Exchange, value: Any, error: BaseException | None) -> bool:

@@ -73,7 +73,7 @@ class RankTarget:
     def register(self) -> Work:
         """Start a worker that has the arenas registered."""
         self.worker = None
-        yield self.agent.loop.sleep(START_WORKER)
+        yield self.agent.loop.sleep(self.world.start_seconds)
         worker = self.world.wires.worker([each.arena for each in self.arenas])
         for each, session in zip(self.arenas, worker.arenas, strict=True):
             each.session = session

@@ -10,6 +10,7 @@ from tools.simulate.runner import Batch
 from weightsync.measures import Measure
 
 KIND = "simulate"
+ENOUGH = 5_000_000  # events, after which each row must have been taken, or be out of reach
 
 
 def measures(batch: Batch, seconds: float, jobs: int, seed: int) -> list[Measure]:
@@ -20,7 +21,7 @@ def measures(batch: Batch, seconds: float, jobs: int, seed: int) -> list[Measure
     taken, all_rows = sum(row[3] for row in rows), sum(row[4] for row in rows)
     sides, all_sides = sum(row[5] for row in rows), sum(row[6] for row in rows)
     out = len(set(explained()) & set(missed(batch.coverage)))
-    least = 1.0 if batch.events >= 5_000_000 else None  # rare rows need many schedules
+    least = 1.0 if batch.events >= ENOUGH else None  # rare rows need many schedules
     return [
         Measure(name="violations", value=batch.violations, unit="schedules", bound=0, better="lower", how=how),
         Measure(name="schedules without a whole sync", value=batch.without_sync, unit="schedules", bound=0,
@@ -44,9 +45,9 @@ def measures(batch: Batch, seconds: float, jobs: int, seed: int) -> list[Measure
     ]  # fmt: skip
 
 
-def save(batch: Batch, seconds: float, jobs: int, seed: int, build: Path = BUILD) -> Path:
+def save(measured: list[Measure], build: Path = BUILD) -> Path:
     """build/simulate/simulate.json."""
-    return write(KIND, "simulate", measures(batch, seconds, jobs, seed), build=build)
+    return write(KIND, "simulate", measured, build=build)
 
 
 def table(batch: Batch) -> str:

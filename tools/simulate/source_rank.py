@@ -30,6 +30,7 @@ DIGEST = 0.003
 # Events that may be told twice; the others come once by the driver's own bookkeeping.
 ECHOED = (s.Cut, s.Broken, s.Decided, s.LaneDead, s.LaneHeld, s.Tick, s.Ordered, s.Ended)
 KEPT = 16
+HEARD = 12  # events of a kind that are kept
 POLL = 10.0  # as drivers/source_rank.py has them
 AGAIN = 1.0
 GRACE = 5.0
@@ -78,6 +79,7 @@ class SourceRank:
         self.started: set[str] = set()  # syncs that have a route
         self.ended: set[str] = set()  # syncs whose end was told, or whose order was refused
         self.ordered: dict[str, tuple[int, str]] = {}  # by sync
+        self.heard: dict[type, deque[object]] = {}  # what an ambush may let come again
         self._recover()
 
     def _recover(self) -> None:
@@ -98,8 +100,11 @@ class SourceRank:
 
     def feed(self, event: object) -> None:
         """One event; its actions are done before the next."""
-        if isinstance(event, ECHOED) and self.world.fault_chance("echo"):
-            self.agent.spawn(self._echo(event))
+        if isinstance(event, ECHOED):
+            if self.world.fault_chance("echo"):
+                self.agent.spawn(self._echo(event))
+            if self.world.hoards:
+                self.heard.setdefault(type(event), deque(maxlen=HEARD)).append(event)
         self.queue.append(event)
         if self.busy:
             return
@@ -210,7 +215,10 @@ class SourceRank:
             found.waiting[replica.program].set((replica.program, arena, buckets))
 
     def _compare(self, action: s.Compare) -> Work:
-        yield self.loop.sleep(DIGEST + self.world.rng.random() ** 4)
+        yield self.loop.sleep(
+            DIGEST
+            + self.world.compare_seconds * self.world.rng.random() ** (4 if self.world.compare_seconds == 1.0 else 1)
+        )
         arena = self.arenas.get(action.replica)
         equal = arena is not None and all(
             digest(action.replica.program, b.offset // SIZE, arena.content[b.offset // SIZE]) == b
@@ -252,7 +260,7 @@ class SourceRank:
 
     def _kill(self, lane: int) -> Work:
         self.killed.add(lane)
-        yield self.loop.sleep(0.002)
+        yield self.loop.sleep(self.world.kill_seconds)
         worker = self.workers.get(lane)
         if worker is None:
             self.feed(s.LaneDead(lane))

@@ -91,16 +91,20 @@ class Trainer:
         try:
             for program, arena, buckets in replicas:
                 for bucket in buckets:
-                    yield self.loop.sleep(self.world.rng.random() * self.world.fill_seconds)
+                    yield self.loop.sleep(self.world.rng.random() * self.world.fill_seconds + self._dawdles(rank))
                     self._fill(arena, bucket, step)
                     yield from self._alive(agent)
                     if self.world.fault_chance("bad input"):
                         yield self.loop.sleep(self.world.rng.random() * 0.05)
                         raise _Raised("the trainer's input raised")
                     agent.filled(rank, publish, program, bucket)
-            yield self.loop.sleep(0.001)
+            yield self.loop.sleep(0.001 + self._dawdles(rank))
             yield from self._alive(agent)
             agent.copied(rank, publish)
+            if self.world.fault_chance("echo"):  # the answer was lost: told once more
+                yield self.loop.sleep(self.world.rng.random())
+                yield from self._alive(agent)
+                agent.copied(rank, publish)
         except WeightSyncError as error:
             self.loop.note("trainer", "publish failed", (rank.number, sequence, str(error)))
             if agent.life.alive:
@@ -116,6 +120,9 @@ class Trainer:
         agent.life.on_end.append(lambda: asked.fail(_Gone("the agent ended")))
         answer: tuple[str, Replicas] = yield self.loop.within(asked, PATIENCE)
         return answer
+
+    def _dawdles(self, rank: Rank) -> float:
+        return self.world.dawdles[1] if self.world.dawdles and self.world.dawdles[0] == rank.number else 0.0
 
     def _fill(self, arena: Any, bucket: int, step: int) -> None:
         self.world.ledger.refilled(arena, bucket)

@@ -127,6 +127,7 @@ class Wires:
         self.corrupt = 0  # so many pieces are spoiled on the way
         self.fail = 0  # so many fail, and land all the same
         self.late = 0.0  # chance of a piece that takes LATE
+        self.end_seconds = END
         self.held: dict[str, float] = {}  # session: a first contact with it lasts until then
 
     def worker(self, arenas: list[ArenaFile]) -> Worker:
@@ -226,7 +227,7 @@ class Wires:
             if call.left[piece.bucket] == 0:
                 call.tell("done", piece.bucket)
         if call.open == 0:
-            self.loop.at(self.rng.random() * END, self._ended, call)
+            self.loop.at(self.rng.random() * self.end_seconds, self._ended, call)
 
     @staticmethod
     def _ended(call: WriteCall) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tools.simulate import faults as f
 from tools.simulate import invariants as i
+from tools.simulate.ambush import Ambush
 from tools.simulate.clock import Future, Life, Loop
 from tools.simulate.coverage import COVERAGE
 from tools.simulate.ledger import Ledger
@@ -15,6 +16,7 @@ from tools.simulate.memory import SIZE, ArenaFile
 from tools.simulate.network import CALM, Network
 from tools.simulate.planner import Planner
 from tools.simulate.pods import EnginePod, SourcePod
+from tools.simulate.rank_target import START_WORKER
 from tools.simulate.trainer import Rank, Trainer
 from tools.simulate.transfer import Wires
 from tools.simulate.watch import Watch
@@ -68,12 +70,19 @@ class World:
         self.planner = Planner(self)
         self.watch = Watch(self)
         self.chances: dict[str, float] = {}
+        self.ambushes: list[Ambush] = []
+        self.dawdles: tuple[int, float] | None = None  # a rank that fills slowly: seconds for each bucket
+        self.compare_seconds = 1.0  # of a found arena, at most
+        self.start_seconds = START_WORKER
+        self.kill_seconds = 0.002  # until a worker that is killed has ended
         self.struck: list[str] = []
+        self.sprung: list[str] = []  # ambushes, each time
         self.faulty = 0
         self.last_fault = 0.0
         self.frozen: list[tuple[float, float]] = []
         self.engine_count = 0
         self.faults = list(f.draw(Random(f"{seed}/faults"), 120) if faults is None else faults)  # noqa: S311
+        self.hoards = any(fault.kind == f.AMBUSH for fault in self.faults)
         self.source_pods = self._sources(ranks, together)
         self.trainer = Trainer(self, self._ranks(ranks, together))
         self.engine_pods: list[EnginePod] = []
@@ -100,9 +109,12 @@ class World:
         """The machine takes an event. That it cannot is a violation."""
         self.loop.note(who, type(event).__name__, event)
         try:
-            return machine.handle(event, self.loop.now)
+            actions = machine.handle(event, self.loop.now)
         except ProtocolError as error:
             raise i.Violation(0, str(error)[:600]) from error
+        for each in self.ambushes:
+            each.after(machine)
+        return actions
 
     def nonce(self, digits: int) -> str:
         """A fresh name."""
@@ -207,6 +219,7 @@ class World:
         self.network.weather = CALM
         self.network.cut.clear()
         self.chances.clear()
+        self.ambushes.clear()
         for pod in self.source_pods:
             pod.deaf_until = 0.0
             self.loop.at(0.1, pod.planned)

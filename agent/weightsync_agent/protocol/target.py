@@ -335,11 +335,11 @@ _LEND = (
     Row(_S.FENCING, Target._fence, name="a writer may still write: kill the receiver first"),
 )
 Target.table = {
-    (_S.EMPTY, Ask): _ASK,
+    (_S.EMPTY, Ask): _ASK[:1],
     (_S.EMPTY, Recovered): (Row(_S.SEALED, Target._recover, name="the volume outlived the agent"),),
     (_S.FILLING, Ask): _ASK,
     (_S.SEALED, Ask): _ASK,
-    (_S.EMPTY, Lend): _LEND,
+    (_S.EMPTY, Lend): _LEND[:1],
     (_S.FILLING, Lend): _LEND,
     (_S.SEALED, Lend): _LEND,
     (_S.LENT, Lend): (Row(_S.LENT, name="lent already"),),
