@@ -23,7 +23,7 @@ COPY pyproject.toml /src/
 RUN python3 -c "import tomllib; \
 project = tomllib.load(open('/src/pyproject.toml', 'rb'))['project']; \
 extras = project['optional-dependencies']; \
-print(*project['dependencies'], *extras['operator'], *extras['agent'], sep='\n')" > /wanted.txt && \
+print(*project['dependencies'], *extras['operator'], *extras['agent'], *extras['cli'], sep='\n')" > /wanted.txt && \
     touch --date=@0 /wanted.txt
 
 # Third-party packages, apart from the sources. pip's cache stays in this stage, or is mounted from outside.

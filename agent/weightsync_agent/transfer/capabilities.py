@@ -6,7 +6,7 @@ from importlib import metadata
 
 from weightsync.errors import Refused, TransferError
 from weightsync.wire.v1 import Capabilities
-from weightsync_agent.transfer.settings import SHARED
+from weightsync_agent.transfer.settings import SHARED, SHARED_OVER_RDMA
 
 DISTRIBUTIONS = (
     "mooncake-transfer-engine-non-cuda",
@@ -28,11 +28,13 @@ def installed() -> str:
 
 def of(version: str, environment: Mapping[str, str]) -> Capabilities:
     """A worker's capabilities. environment: that of its process, which forces one transport."""
+    rdma = bool(environment.get("MC_FORCE_HCA"))
+    shared = SHARED_OVER_RDMA if rdma else SHARED
     return Capabilities(
         mooncake=version,
-        transport="rdma" if environment.get("MC_FORCE_HCA") else "tcp",
+        transport="rdma" if rdma else "tcp",
         tcp_protocol=1 if environment.get("MC_TCP_PROTO") == "1" else 2,
-        settings={name: environment[name] for name in SHARED if environment.get(name)},
+        settings={name: environment[name] for name in shared if environment.get(name)},
     )
 
 
@@ -60,7 +62,7 @@ def agree(ours: Capabilities, theirs: Capabilities) -> None:
             f"MC_TCP_PROTO=1 is forbidden: it reports writes done before they have landed (our protocol version "
             f"{ours.tcp_protocol}, theirs {theirs.tcp_protocol}); unset it"
         )
-    for name in sorted({*SHARED} & ({*ours.settings} | {*theirs.settings})):
+    for name in sorted({*SHARED_OVER_RDMA} & ({*ours.settings} | {*theirs.settings})):
         mine, other = ours.settings.get(name, "unset"), theirs.settings.get(name, "unset")
         if mine != other:
             raise _mismatch(f"{name} is {mine} on our side and {other} on theirs; set it alike on all agents")

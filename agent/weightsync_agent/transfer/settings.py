@@ -11,7 +11,8 @@ MIN_PORTS = 20  # a worker takes two, and a restarted one must not wait for the 
 
 # Settings of Mooncake that both ends must hold alike: of the slice size and the I/O threads one end alone
 # brings nothing, the others change what is spoken.
-SHARED = ("MC_TCP_SLICE_SIZE", "MC_NUM_TCP_IO_THREADS", "MC_USE_IPV6", "MC_USE_TENT", "MC_USE_TEV1", "MC_MTU")
+SHARED = ("MC_TCP_SLICE_SIZE", "MC_NUM_TCP_IO_THREADS", "MC_USE_IPV6", "MC_USE_TENT", "MC_USE_TEV1")
+SHARED_OVER_RDMA = (*SHARED, "MC_MTU")
 
 Transport = Literal["tcp", "rdma"]
 

@@ -104,3 +104,16 @@ def test_any_of_the_distributions_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     known.clear()
     with pytest.raises(TransferError, match="mooncake-transfer-engine-cuda13"):
         installed()
+
+
+@pytest.mark.parametrize(
+    ("forced", "transport", "settings"),
+    [
+        pytest.param("MC_FORCE_TCP", "tcp", SETTINGS, id="over TCP the device's MTU does not matter"),
+        pytest.param("MC_FORCE_HCA", "rdma", {**SETTINGS, "MC_MTU": "4096"}, id="over RDMA it does"),
+    ],
+)
+def test_the_forced_transport_is_the_workers(forced: str, transport: str, settings: dict[str, str]) -> None:
+    """Mooncake chooses nothing, so what its process was told is what it speaks."""
+    found = of("0.3.13", {forced: "1", "MC_MTU": "4096", "MC_GID_INDEX": "3", **SETTINGS})
+    assert (found.transport, found.settings) == (transport, settings)
