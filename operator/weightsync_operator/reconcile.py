@@ -1,7 +1,7 @@
 """One pass over one WeightSync: observe, plan, apply. Writes nothing when nothing changed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
@@ -11,18 +11,18 @@ from weightsync.api.v1alpha1.weightsync import WeightSyncSpec
 from weightsync.errors import InputError
 from weightsync.plan import Plan
 from weightsync_operator import observe
-from weightsync_operator.kube import apply_slices, apply_status, events
+from weightsync_operator.kube import apply_slices, apply_status, events, paths
 from weightsync_operator.kube.client import Kube
-from weightsync_operator.kube.errors import KubeError, NotFound
+from weightsync_operator.kube.errors import Forbidden, KubeError, NotFound
 from weightsync_operator.metrics import Metrics
 from weightsync_operator.observe import Seen
-from weightsync_operator.planning import changes, membership, notices, slicing, sources, status
+from weightsync_operator.planning import changes, membership, notices, slicing, sources, startup, status
 from weightsync_operator.planning.changes import Changes
 from weightsync_operator.planning.compose import Wish, compose, left_out
 from weightsync_operator.planning.facts import Facts, report_in_force
 from weightsync_operator.planning.grouping import Grouping, group
 from weightsync_operator.planning.memo import Memo
-from weightsync_operator.planning.ownership import Claim, own
+from weightsync_operator.planning.ownership import Claim, Owned, own
 from weightsync_operator.planning.selectors import describe
 from weightsync_operator.planning.slicing import Slice
 from weightsync_operator.store import Store
@@ -64,6 +64,9 @@ class Reconciler:
         with self._metrics.seconds.time():
             published = await self._known(seen, spec)
             facts, slices = self._plan(seen, claim, spec, published)
+            published_once = seen.status.version or (facts.report is not None and facts.report.version)
+            if spec.rollout.initial_gate == "Closed" and not published_once:
+                facts = replace(facts, ordered=await self._ordered(seen, facts.owned))
             wanted = status.build(facts, slices, seen.status, rfc3339(self._clock()))
             todo = changes.between(slices, self._store.slices_of(seen), wanted, seen.status)
             accepted = await self._apply(seen, todo)
@@ -94,6 +97,22 @@ class Reconciler:
         if lost:
             log.warning("slices are gone, their part is planned anew", weightsync=seen.key, head=head.slices)
         return Published(_reread(_wish(seen.key, spec), head, slices), slices, lost)
+
+    async def _ordered(self, seen: Seen, owned: Owned) -> tuple[str, ...]:
+        """What keeps StatefulSets from making engines' pods."""
+        found = []
+        for name, last in startup.suspects(owned.rollouts).items():
+            try:
+                raw = await self._kube.get(paths.statefulset(seen.namespace, name))
+            except NotFound:  # made by something else, which only labels its pods so
+                continue
+            except Forbidden as error:
+                # Only a sentence is missing then: a role of an older chart must not keep plans from being made.
+                self._metrics.errors.labels(error.reason).inc()
+                log.warning("a StatefulSet may not be read", weightsync=seen.key, error=str(error))
+                break
+            found.append(startup.stuck(raw, last))
+        return tuple(sentence for sentence in found if sentence)
 
     def _plan(
         self, seen: Seen, claim: Claim, spec: WeightSyncSpec, published: Published

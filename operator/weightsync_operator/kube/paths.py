@@ -13,6 +13,11 @@ def nodes() -> str:
     return "/api/v1/nodes"
 
 
+def statefulset(namespace: str, name: str) -> str:
+    """One StatefulSet."""
+    return f"/apis/apps/v1/namespaces/{namespace}/statefulsets/{name}"
+
+
 def weightsyncs(namespace: str = "") -> str:
     """The WeightSyncs of a namespace, or of all."""
     return f"/apis/{names.API_VERSION}{_in(namespace)}/{names.PLURAL}"

@@ -55,6 +55,11 @@ def ordered_startup(facts: Facts) -> Finding | None:
     return Finding(reasons.ORDERED_STARTUP, listing(found, 3)) if found and not facts.membership.members else None
 
 
+def pods_held_back(facts: Facts) -> Finding | None:
+    """A workload waits for a pod that waits for the first version."""
+    return Finding(reasons.ORDERED_STARTUP, listing(facts.ordered, 3)) if facts.ordered else None
+
+
 def targets_not_ready(facts: Facts) -> Finding | None:
     """Engines are there, none can be served."""
     if facts.membership.members:

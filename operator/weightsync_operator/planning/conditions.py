@@ -67,6 +67,7 @@ DEGRADED_CHECKS: tuple[Check, ...] = (
     checks.refused(reasons.LAYOUTS_DIFFER),
     checks.refused(reasons.ENGINE_INCONSISTENT),
     checks.refused(reasons.ORDERED_STARTUP),
+    checks.pods_held_back,
     checks.refused(reasons.SOURCES_FULL),
     checks.refused(reasons.ENGINE_REFUSED),
     checks.refused(reasons.ANNOUNCEMENT_UNREADABLE),

@@ -14,7 +14,7 @@ class Facts:
     """One pass's findings about one WeightSync.
 
     generation: of the spec; rollout: its selector as text; plan: the one in force; report: the coordinator's, None
-    where it is of another term.
+    where it is of another term; ordered: what keeps workloads from making engines' pods, in sentences.
     """
 
     generation: int
@@ -25,6 +25,7 @@ class Facts:
     membership: Membership
     plan: Plan | None
     report: Report | None
+    ordered: tuple[str, ...] = ()
 
     @property
     def failed(self) -> int:
