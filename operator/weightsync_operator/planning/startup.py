@@ -29,6 +29,6 @@ def stuck(statefulset: Mapping[str, Any], last: Pod) -> str:
     if more <= 0 or spec.get("podManagementPolicy", "OrderedReady") == "Parallel":
         return ""
     return (
-        f"StatefulSet {name} makes {more} more of its pods only once pod {last.name} is Ready, and initialGate: "
-        "Closed keeps it unready until a version is published: set podManagementPolicy: Parallel, or initialGate: Open"
+        f"StatefulSet {name} makes {more} more of its pods only once pod {last.name} is Ready, which initialGate: "
+        "Closed puts off until a version is published: set podManagementPolicy: Parallel, or initialGate: Open"
     )
