@@ -89,6 +89,15 @@ bench-scale: ## Measure the operator with 10,000 pods on a real API server; writ
 	@$(PYTHON) tools/setup libraries env light
 	$(BIN)/python tools/bench scale $(ARGS)
 
+.PHONY: bench-convert
+bench-convert: ## Measure copies against memcpy and load_weights, digests, filling beside writing; build/bench/convert.json
+	@$(PYTHON) tools/setup libraries env sglang
+	$(BIN)/python tools/bench convert $(ARGS)
+
+.PHONY: bench-gpu
+bench-gpu: ## On an NVIDIA GPU where SGLang imports: a trainer's CUDA tensors to a real engine; build/bench/gpu.json
+	$(PYTHON) tools/bench gpu $(ARGS)
+
 .PHONY: chaos
 chaos: ## Make every part fail in a running world; writes build/chaos/report.json
 	@$(PYTHON) tools/setup libraries env light

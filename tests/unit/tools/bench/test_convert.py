@@ -1,0 +1,50 @@
+"""The conversion benchmark's arithmetic, and small runs of its parts."""
+
+import os
+
+from tools.bench.convert import Contiguous, pairs, publishes
+from tools.bench.processor import processor_seconds
+from weightsync_agent.transfer.settings import TransferSettings
+
+
+async def test_pairs_swap_their_order_and_leave_out_the_first() -> None:
+    """Each ratio is of neighbours; the first pair touches pages for the first time."""
+    order: list[str] = []
+
+    async def one() -> float:
+        order.append("one")
+        return 3.0
+
+    async def other() -> float:
+        order.append("other")
+        return 2.0
+
+    assert await pairs(one, other, 2) == [1.5, 1.5]
+    assert order == ["one", "other", "other", "one", "one", "other"]
+
+
+def test_all_three_ways_move_every_byte() -> None:
+    """A copy that skipped bytes would be fast."""
+    model = Contiguous(1)
+    assert model.memcpy() > 0
+    assert model.bytes == bytes([3]) * model.nbytes
+    for way in (model.copies, model.digested):
+        model.memcpy()
+        assert way() > 0
+        assert model.bytes == bytes([0xC0, 0x3F]) * (model.nbytes // 2), "1.5 in bfloat16"
+
+
+def test_processor_seconds_count_this_process() -> None:
+    """And rise while it works."""
+    before = processor_seconds()
+    total = 0
+    while processor_seconds() < before + 0.03:
+        total += sum(range(100_000))
+    assert processor_seconds(os.getpid()) > before
+
+
+async def test_a_small_publish_gives_both_lines() -> None:
+    """Between two real workers: with digests and without, and each part alone."""
+    found = await publishes(8 << 20, 1, TransferSettings())
+    assert [m.name for m in found] == ["digests on over off", "pipelined over the longest part"]
+    assert all(m.value > 0 for m in found)
