@@ -23,6 +23,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -260,7 +261,7 @@ def apply(model: torch.nn.Module, request: Json, result: Json) -> Json:
     end = time.perf_counter()
     if arena.header() != header:
         raise Refusal("ArenaChanged", f"{arena.path}: its header changed while it was copied: apply again")
-    steps = post_load_steps(model)
+    steps = [*post_load_steps(model), *derived_buffers(model)]
     with torch.no_grad():
         for step in steps:
             step()
@@ -316,6 +317,29 @@ def post_load_steps(model: torch.nn.Module) -> list[Callable[[], object]]:
     if callable(step):
         return [step]
     return [step for child in model.children() for step in post_load_steps(child)]
+
+
+def derived_buffers(model: torch.nn.Module) -> list[Callable[[], object]]:
+    """What makes anew the buffers that forward reads in place of a parameter: no copy by name reaches them.
+
+    Gemma's norms keep weight + 1, made by the weight's own loader (gemma, qwen3-next, minimax; newer releases have a
+    method for it); the gate of GLM-4's experts keeps its weight in float32 from the first forward on (0.5.17). In
+    place, since captured CUDA graphs read them where they are.
+    """
+    steps: list[Callable[[], object]] = []
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if not isinstance(weight, torch.Tensor):
+            continue
+        refresh = getattr(module, "refresh_gemma_weight", None)
+        gemma, gate = getattr(module, "gemma_weight", None), getattr(module, "_weight_fp32", None)
+        if callable(refresh):
+            steps.append(refresh)
+        elif isinstance(gemma, torch.Tensor) and gemma.shape == weight.shape:
+            steps.append(partial(torch.add, weight.data, 1.0, out=gemma))
+        if isinstance(gate, torch.Tensor) and gate.shape == weight.shape:
+            steps.append(partial(gate.copy_, weight.data))
+    return steps
 
 
 def repacked(model: torch.nn.Module) -> str:

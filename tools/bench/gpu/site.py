@@ -30,6 +30,7 @@ from tools.world.pod import Pod
 from tools.world.processes import Child, WorldError, python, wait
 from tools.world.world import World
 from weightsync import Publisher, names
+from weightsync.convert.program import CopyProgram
 
 State = dict[str, torch.Tensor]
 SEED = "--remote-instance-weight-loader-start-seed-via-transfer-engine"  # for Mooncake into the parameters
@@ -187,6 +188,9 @@ def connect(site: Site) -> None:
         load = partial(load_file, path / "model.safetensors", device=site.device)
         site.states[path.name] = site.timed(f"{path.name} on the device", load)
     site.nbytes = sum(tensor.nbytes for tensor in site.states["after"].values())
-    site.pure = site.timed("the pure copies' memory", lambda: PureCopy(site.world.folder, site.nbytes, site.device))
+    # As large as the rank's layout, padding included: Mooncake into the parameters takes its rows from there.
+    layout = CopyProgram.load(site.engine.volume / names.LAYOUTS / "rank-0.json").layout
+    memory = partial(PureCopy, site.world.folder, layout.nbytes, site.device)
+    site.pure = site.timed("the pure copies' memory", memory)
     site.publisher = Publisher(rank=0, world_size=1, directory=site.trainer.volume)
     site.timed("engine in the plan, certified", lambda: site.world.wait_for_engines(1, seconds=180))

@@ -89,25 +89,28 @@ class Trial:
             self._note(f"start of {side}", statistics.median(pair[index][0] for pair in pairs), "median", unit="s")
             self._note(f"peak memory of {side}", max(p[index][1] for p in pairs) / MEBI, "VmHWM", unit="MiB")
 
-    async def _counted(self, change: Awaitable[None]) -> int:
-        """Writes that one change brings."""
+    async def _counted(self, change: Awaitable[None], seen: Awaitable[None]) -> int:
+        """Writes that one change brings. seen: what waits until the operator has obeyed it."""
         before = await self._here.quiet()
         await change
+        await seen
         return await self._here.quiet() - before
 
     async def _changes(self) -> None:
-        number, fleet = self._engines // 2, self._fleet
-        writes = {
-            "its process ends": await self._counted(fleet.announce(number, 0, runs=False)),
-            "its process starts": await self._counted(self._restarted(number)),
-            "a pod goes": await self._counted(fleet.remove(number, 1)),
-            "a pod comes": await self._counted(fleet.make(number, 1)),
-            "its agent announces": await self._counted(fleet.announce(number, 1)),
-        }
-        await self._here.planned()
-        tell(f"writes of one change: {writes}")
-        how = f"most of {', '.join(writes)}: slices, status, events"
-        self._note("writes for one pod change", max(writes.values()), how, bound=3)
+        number, fleet, here = self._engines // 2, self._fleet, self._here
+        fleet.away = {number}
+        ends = await self._counted(fleet.announce(number, 0, runs=False), here.planned())
+        fleet.away = set()
+        starts = await self._counted(self._restarted(number), here.planned())
+        fleet.away = {number}
+        goes = await self._counted(fleet.remove(number, 1), here.planned())
+        comes = await self._counted(
+            fleet.make(number, 1), here.until("the pod is seen", lambda status: not status.get("worst"))
+        )
+        fleet.away = set()
+        says = await self._counted(fleet.announce(number, 1), here.planned())
+        how = f"the process ends {ends}, starts {starts}; a pod goes {goes}, comes {comes}, announces itself {says}"
+        self._note("writes for one pod change", max(ends, starts, goes, comes, says), how, bound=3)
 
     async def _restarted(self, number: int) -> None:
         self._fleet.lives[number] += 1
@@ -116,17 +119,19 @@ class Trial:
     async def _sync(self) -> None:
         """A sync of some seconds, as the coordinator reports it; one before it, so that conditions have turned."""
         term = (await self._here.status())["head"]["term"]
+        writes = 0
         for label in ("first", "second"):
             before = await self._here.quiet()
             for done in (0, self._engines // 2, self._engines):
                 figures = LastSync(version=label, engines=done, seconds=4.0) if done == self._engines else None
                 await self._fleet.report(
                     Report(
-                        term=term, version=label, current=done, joining=self._engines - done,
+                        term=term, version="0.1", label=label, current=done, joining=self._engines - done,
                         syncing=figures is None, last_sync=figures,
                     )
                 )  # fmt: skip
                 await asyncio.sleep(REPORT_SECONDS)
+            await self._here.until("the sync is told", lambda s: s.get("lastSync", {}).get("version") == label)  # noqa: B023
             writes = await self._here.quiet() - before
         self._note("writes for a sync", writes, "reports at its begin, in its middle and at its end", bound=3)
 

@@ -31,13 +31,14 @@ _ENVIRONMENT = [{"name": f"SETTING_{n}", "value": "x" * 40} for n in range(40)]
 
 
 class Fleet:
-    """lives: how often each engine was started; uids: of pods, by name."""
+    """lives: how often each engine was started; uids: of pods, by name; away: engines that cannot be served now."""
 
     def __init__(self, cluster: LightCluster) -> None:
         self._cluster = cluster
         self._session: aiohttp.ClientSession | None = None
         self.lives: dict[int, int] = {}
         self.uids: dict[str, str] = {}
+        self.away: set[int] = set()
 
     async def __aenter__(self) -> Fleet:
         context = ssl.create_default_context(cafile=str(self._cluster.authority))
@@ -157,7 +158,7 @@ class Fleet:
             f"rollout-{number}": (
                 f"life-{life}", *(self.uids[self.pod(number, worker)] for worker in range(PODS_OF_ENGINE)),
             )
-            for number, life in self.lives.items()
+            for number, life in self.lives.items() if number not in self.away
         }  # fmt: skip
 
     async def _pod(self, name: str, app: str, labels: dict[str, str], annotations: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from tools.bench.scale.fleet import APPLY, NAMESPACE, Fleet
 from tools.cluster.light import LightCluster
 from tools.world.processes import ROOT, Child, python
 from weightsync import names
+from weightsync.report import Report
 
 Json = dict[str, Any]
 OURS = f"/apis/{names.API_VERSION}/namespaces/{NAMESPACE}"
 POLICY = f"{OURS}/{names.PLURAL}/policy"
 SLICES = f"{OURS}/{names.SLICE_PLURAL}"
 POLL_SECONDS = 0.1
-QUIET_SECONDS = 1.5  # without a write: far more than a pass waits for more
+QUIET_SECONDS = 2.0  # without a write: far more than a pass waits for more, or takes between two of its writes
 PLAN_SECONDS = 300.0
 
 
@@ -33,6 +35,7 @@ class Premises:
         self._cluster = cluster
         self._fleet = fleet
         self._folder = folder
+        self._marks = 0
         self.operator = Child(
             "operator",
             python("weightsync_operator", "--health-host=127.0.0.1", "--health-port=0", f"--namespaces={NAMESPACE}"),
@@ -89,7 +92,10 @@ class Premises:
         self.operator.start()
         await self.planned()
         seconds = time.monotonic() - started
-        await self.quiet()
+        self._marks += 1
+        label = f"mark {self._marks}"
+        await self._fleet.report(Report(term=(await self.status())["head"]["term"], version="0.1", label=label))
+        await self.until("what came after all pods is seen", lambda status: status.get("label") == label)
         return seconds, peak(self.operator.pid)
 
     async def status(self) -> Json:
@@ -109,14 +115,22 @@ class Premises:
         wanted = self._fleet.wanted()
         status = await self.status()
         head = status.get("head", {}).get("slices", [])
-        if status.get("counts", {}).get("matched", 0) != len(wanted):
-            return max(1, abs(len(wanted) - int(status.get("counts", {}).get("matched", 0))))
+        matched = int(status.get("counts", {}).get("matched", 0))
+        if matched != len(self._fleet.lives):
+            return abs(len(self._fleet.lives) - matched)
         found: dict[str, tuple[str, ...]] = {}
         for part in (await self._fleet.call("GET", SLICES))["items"]:
             if part["metadata"]["name"] in head:
                 for engine in part["spec"].get("engines", []):
                     found[engine["name"]] = (engine["incarnation"], *(t["uid"] for t in engine["targets"]))
         return len({key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)})
+
+    async def until(self, what: str, holds: Callable[[Json], bool]) -> None:
+        """Wait for what the status says."""
+        end = time.monotonic() + PLAN_SECONDS
+        while not holds(await self.status()):
+            _in_time(end, f"{what}: {self.operator.tail()}")
+            await asyncio.sleep(POLL_SECONDS)
 
     async def quiet(self) -> int:
         """Wait until nothing is written any more; the writes until then, since the API server started."""

@@ -422,6 +422,46 @@ def test_a_wrapped_models_step_runs_where_the_wrapper_has_none(make: Callable[[A
     assert 0 <= result["post_load_seconds"] <= result["seconds"]
 
 
+class _Cached(torch.nn.Module):
+    """A layer whose forward reads a buffer in place of its weight."""
+
+    def __init__(self, name: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(4, dtype=dtype))
+        self.register_buffer(name, torch.full((4,), -1.0), persistent=False)
+
+
+class _Refreshing(_Cached):
+    """The same, with a method for it, as newer releases have."""
+
+    def refresh_gemma_weight(self) -> None:
+        self.get_buffer("gemma_weight").copy_(self.weight.data).add_(1.0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "more"),
+    [
+        pytest.param(_Cached("gemma_weight", torch.float32), "gemma_weight", 1.0, id="a norm that keeps weight + 1"),
+        pytest.param(_Refreshing("gemma_weight", torch.float32), "gemma_weight", 1.0, id="one with a method for it"),
+        pytest.param(_Cached("_weight_fp32", torch.bfloat16), "_weight_fp32", 0.0, id="a gate kept in float32"),
+    ],
+)
+def test_buffers_that_forward_reads_in_place_of_a_weight_are_made_anew(
+    make: Callable[[Any], Engine], layer: torch.nn.Module, name: str, more: float
+) -> None:
+    """Otherwise the engine serves new parameters with old norms; in place, where CUDA graphs read them."""
+    model = torch.nn.Module()
+    model.norm = layer
+    before = layer.get_buffer(name).data_ptr()
+    engine = make(model)
+    engine.write_program(engine.layout())
+    engine.seal(engine.layout(), fill=lambda _: 0x40).close()
+    result = engine.call("apply", **engine.request(engine.layout()))
+    assert (result["ok"], result["post_load"]) == (True, True)
+    assert torch.equal(layer.get_buffer(name), layer.get_parameter("weight").data.float() + more)
+    assert layer.get_buffer(name).data_ptr() == before
+
+
 class _Method:
     """What SGLang hangs on a layer."""
 
