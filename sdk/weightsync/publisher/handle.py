@@ -18,7 +18,8 @@ class PublishHandle:
     """One publish. It stays valid while newer ones run and after the Publisher was closed; any thread may wait.
 
     label: the caller's; version: the name that engines report while they serve it, None while it is not known
-    (and for ever where the publish failed before the agent gave it one).
+    (and for ever where the publish failed before the agent gave it one); notes: sentences that a user should know,
+    such as which parameters are no copy of the checkpoint, mostly none.
     """
 
     def __init__(
@@ -29,8 +30,10 @@ class PublishHandle:
         label: str = "",
         version: str = "",
         failure: WeightSyncError | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.label = label
+        self.notes = notes
         self._publish = publish
         self._connect = connect
         self._version = version

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weightsync.errors import InputError, WeightSyncError
 from weightsync.publisher.link import Link
@@ -23,6 +23,9 @@ from weightsync.wire.local import (
     PublishFailure,
     Replica,
 )
+
+if TYPE_CHECKING:
+    from weightsync.convert.replay import Replayer
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class _Filling(NamedTuple):
 
     replica: Replica
     opened: OpenReplica
+    replayer: "Replayer"
     known: bool
     report: Callable[[list[tuple[int, str]]], None]
 
@@ -54,13 +58,13 @@ class _Filling(NamedTuple):
         if not self.known:
             # Nobody knew yet which pages this stage needs, so nobody has allocated them: a full volume must be an
             # error here, not a SIGBUS in the copy.
-            self.opened.arena.prefault(self.opened.replayer.extents(name))
-        self.opened.replayer.feed(name, tensor, self.report)
+            self.opened.arena.prefault(self.replayer.extents(name))
+        self.replayer.feed(name, tensor, self.report)
 
     def abandon(self) -> None:
         """Copies that still run are waited for: the arena is the agent's when this returns."""
         try:
-            self.opened.replayer.abandon()
+            self.replayer.abandon()
         except InputError as error:
             log.warning("%s: %s", self.opened.path, error)
 
@@ -90,8 +94,13 @@ class Publication:
     @property
     def progress(self) -> Progress:
         """As it stands now; any thread may look."""
-        replayers = [filling.opened.replayer for filling in self._fillings]
+        replayers = [filling.replayer for filling in self._fillings]
         return Progress(sum(r.copied for r in replayers), sum(r.nbytes for r in replayers), self._seconds)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of how the arenas were filled, each sentence once."""
+        return tuple(dict.fromkeys(filter(None, (filling.replayer.note for filling in self._fillings))))
 
     def begin(self, request: BeginRequest) -> None:
         """Ask the agent which arenas to fill, and open them."""
@@ -103,7 +112,7 @@ class Publication:
             for replica in answer.replicas:
                 opened = self._open.begin(replica)
                 report = partial(self._sender.put, reports, replica.program)
-                self._fillings.append(_Filling(replica, opened, bool(replica.buckets), report))
+                self._fillings.append(_Filling(replica, opened, opened.replayer, bool(replica.buckets), report))
         except WeightSyncError as error:
             self.fail(error)
 
@@ -146,7 +155,7 @@ class Publication:
         began = time.perf_counter()
         for filling in self._fillings:
             if filling.known:
-                filling.opened.replayer.finish()
+                filling.replayer.finish()
         self._seconds += time.perf_counter() - began
         if not all(filling.known for filling in self._fillings):
             reply = self._link.post(
@@ -164,7 +173,7 @@ class Publication:
             replica = replies.get(filling.replica.arena_path)
             if replica is None:
                 raise InputError(f"the agent named no buckets for the arena {filling.replica.arena_path}")
-            filling.opened.replayer.finish(replica.owned)
+            filling.replayer.finish(replica.owned)
             filling.report([(offset, "") for offset in sorted(bucket.offset for bucket in replica.buckets)])
 
     def _compare_names(self) -> None:

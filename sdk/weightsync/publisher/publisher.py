@@ -138,7 +138,10 @@ class Publisher:
             self._names = frozenset(publication.names)
         else:
             log.warning("publish %d of rank %d failed: %s", self._sequence, self._identity.rank, failure)
-        return PublishHandle(publication.id, self._connect, label=label, version=publication.version, failure=failure)
+        return PublishHandle(
+            publication.id, self._connect, label=label, version=publication.version, failure=failure,
+            notes=publication.notes,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Let go of arenas and connections. Handles stay valid."""

@@ -110,6 +110,27 @@ def test_buckets_are_reported_while_the_rest_is_filled(agent: FakeAgent, publish
     assert publisher.publish(slowly()).outcome(10).status == "Current"
 
 
+def test_progress_is_told_in_bytes_to_any_thread(agent: FakeAgent, publisher: Publisher) -> None:
+    """It rises with each tensor to all of them, and can be read after the Publisher was closed, too."""
+    publisher.publish(state())
+    total = sum(p.nbytes for p in PROGRAM.layout.parameters)
+    assert publisher.progress[:2] == (total, total)
+    seen = []
+
+    def pairs() -> Iterator[tuple[str, torch.Tensor]]:
+        for pair in state().items():
+            seen.append(publisher.progress.copied)
+            yield pair
+
+    handle = publisher.publish(pairs())
+    assert seen == sorted(set(seen)), "each tensor's bytes are counted when it was copied"
+    assert seen[0] == 0
+    publisher.close()
+    assert publisher.progress[:2] == (total, total)
+    assert publisher.progress.seconds > 0
+    assert handle.notes == ()
+
+
 def test_no_tensor_is_kept(publisher: Publisher) -> None:
     """While the generator makes the next tensor, the one before is gone; so is everything after publish()."""
     alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
