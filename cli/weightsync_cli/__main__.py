@@ -6,11 +6,12 @@ import typer
 from rich.console import Console
 
 from weightsync.errors import WeightSyncError
-from weightsync_cli import plan, preflight
+from weightsync_cli import layout, plan, preflight
 
 app = typer.Typer(name="weightsync", no_args_is_help=True, add_completion=False, help="WeightSync's command line.")
 app.command("plan")(plan.command)
 app.command("preflight")(preflight.command)
+app.command("layout", context_settings={"allow_extra_args": True})(layout.command)
 
 
 @app.callback()
