@@ -22,6 +22,7 @@ from weightsync.digests import digest_bytes
 from weightsync.wire.v1 import Region
 from weightsync_agent.transfer.settings import TransferSettings, Verbs
 from weightsync_agent.transfer.supervisor import TransferWorker
+from weightsync_cli.checks import writes
 
 PORT = 7000
 LINE = 1 << 24
@@ -49,6 +50,7 @@ class Far:
         self._bench = bench
         self._targets: dict[str, tuple[TransferWorker, Arena]] = {}
         self._world: GuestWorld | None = None
+        self._listening: asyncio.Task[None] | None = None
         self.over = asyncio.Event()
 
     async def target(self, name: str, nbytes: int, gid_index: int | None = None) -> dict[str, Any]:
@@ -76,6 +78,13 @@ class Far:
         """Run a shell's command beside: it may cut the wire that this answer takes."""
         subprocess.Popen(["bash", "-c", f"sleep 0.3; {command}"])  # noqa: ASYNC220 - not waited for
 
+    async def listen(self) -> int:
+        """Be the target of preflight's writes. The port."""
+        ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        place = writes.Place(os.environ["GUEST_ADDRESS"], verbs(), self._bench.folder)
+        self._listening = asyncio.create_task(writes.listen(place, 0, ready.set_result))
+        return await ready
+
     async def engine(self, name: str, secret: str, model: str) -> dict[str, int]:
         """An engine's pod: its agent, and the reference engine over a checkpoint. The ports of both."""
         own = Path("/dev/shm/model")  # the shared folder cannot be mapped
@@ -93,6 +102,8 @@ class Far:
 
     async def end(self) -> None:
         """Serve no more."""
+        if self._listening is not None:
+            self._listening.cancel()
         if self._world is not None:
             await asyncio.to_thread(self._world.close)
         self.over.set()

@@ -10,16 +10,18 @@ import pytest
 
 from tests.integration.transfer.workers import MIB, Bench, begun, until, write_all
 from tests.rdma.counters import PACKET, sent_packets
-from tests.rdma.far import Link, verbs
+from tests.rdma.far import ADDRESS, Link, verbs
 from weightsync.arena import Arena
 from weightsync.digests import digest_bytes
 from weightsync.errors import TransferError
 from weightsync.wire.v1 import Region
 from weightsync_agent.transfer.supervisor import TransferWorker
+from weightsync_cli.checks import writes
 
 pytestmark = pytest.mark.timeout(300)
 
 NBYTES = 8 * MIB
+LONG = 32 * MIB  # so that a write is under way for a while after its first bucket
 STALL = 30.0  # emulated, beside another guest: a piece may take seconds
 SHORT = 5.0
 
@@ -49,7 +51,7 @@ async def arrives(bench: Bench, arena: Arena, far: Link, name: str) -> None:
     """A fresh worker writes the arena to a fresh target."""
     worker: TransferWorker = await bench.worker(f"for {name}")
     await worker.attach(arena.path)
-    region: Region = await far.target(name, NBYTES)
+    region: Region = await far.target(name, arena.header.nbytes)
     await write_all(worker, arena, region, stall=STALL)
     assert await far.ask("digest", name=name) == digest_bytes(arena.view)
 
@@ -66,8 +68,8 @@ async def test_the_bytes_cross_the_wire_and_are_equal(bench: Bench, far: Link) -
 
 async def test_a_peer_killed_in_mid_write_is_fenced_at_the_stall(bench: Bench, far: Link) -> None:
     """Quiet, the arena comes free, and another target over there is written to by a fresh worker."""
-    source, ours = await bench.source(NBYTES)
-    write = await begun(source, ours, await far.target("doomed", NBYTES), stall=SHORT)
+    source, ours = await bench.source(LONG)
+    write = await begun(source, ours, await far.target("doomed", LONG), stall=SHORT)
     await far.ask("kill", name="doomed")
     await stalled(write)
     await source.detach(ours.path)
@@ -76,8 +78,8 @@ async def test_a_peer_killed_in_mid_write_is_fenced_at_the_stall(bench: Bench, f
 
 async def test_a_peer_stopped_in_mid_write_is_written_to(bench: Bench, far: Link) -> None:
     """One-sided: its device needs no process."""
-    source, ours = await bench.source(NBYTES)
-    write = await begun(source, ours, await far.target("stopped", NBYTES), stall=STALL)
+    source, ours = await bench.source(LONG)
+    write = await begun(source, ours, await far.target("stopped", LONG), stall=STALL)
     await far.ask("stop", name="stopped")
     await write
     assert await far.ask("digest", name="stopped") == digest_bytes(ours.view)
@@ -129,8 +131,8 @@ async def test_a_wire_that_stays_cut_is_fenced_and_lands_nothing_late(bench: Ben
 
 async def test_the_sources_link_goes_down_and_up(bench: Bench, far: Link) -> None:
     """The write ends with an error, in time; afterwards a fresh worker goes through."""
-    source, ours = await bench.source(NBYTES)
-    write = await begun(source, ours, await far.target("unplugged", NBYTES), stall=SHORT)
+    source, ours = await bench.source(LONG)
+    write = await begun(source, ours, await far.target("unplugged", LONG), stall=SHORT)
     await run("ip link set eth0 down; sleep 2; ip link set eth0 up")
     with pytest.raises(TransferError):
         await asyncio.wait_for(write, 60)
@@ -140,8 +142,8 @@ async def test_the_sources_link_goes_down_and_up(bench: Bench, far: Link) -> Non
 
 async def test_the_targets_link_goes_down_and_up(bench: Bench, far: Link) -> None:
     """The write ends with an error, in time; afterwards a fresh pair goes through."""
-    source, ours = await bench.source(NBYTES)
-    write = await begun(source, ours, await far.target("dark", NBYTES), stall=SHORT)
+    source, ours = await bench.source(LONG)
+    write = await begun(source, ours, await far.target("dark", LONG), stall=SHORT)
     await far.ask("later", command="ip link set eth0 down; sleep 8; ip link set eth0 up")
     with pytest.raises(TransferError):
         await asyncio.wait_for(write, 60)
@@ -163,3 +165,14 @@ async def test_gids_of_two_kinds_do_not_meet(bench: Bench, far: Link) -> None:
     with pytest.raises(TransferError):
         await write_all(source, ours, region, stall=STALL)
     assert await far.ask("digest", name="other kind") == empty
+
+
+async def test_preflight_writes_from_guest_to_guest(bench: Bench, far: Link) -> None:
+    """Compared and timed, over the devices."""
+    port = await far.ask("listen")
+    place = writes.Place(os.environ["GUEST_ADDRESS"], verbs(), bench.folder)
+    before = sent_packets()
+    found = await writes.to_peer(place, f"{ADDRESS}:{port}", 4 * MIB)
+    assert found.status == "ok", found
+    assert f"{4 * MIB} bytes over rdma in" in found.found
+    assert sent_packets() - before >= 2 * 4 * MIB // PACKET  # it is written twice, and the second one timed

@@ -2,22 +2,17 @@
 
 import asyncio
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from reference.checkpoint import make_checkpoint
 from tests.rdma import far
 from tests.rdma.here import GuestWorld
-from tests.rdma.plane import CONFIG, PATIENT, only_rdma, publish_and_ask
 from tools.world.pod import Pod
 from tools.world.processes import Child
-from weightsync import Publisher
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 
 ENGINE = "engine-0"
 
@@ -55,25 +50,19 @@ def joined(world: GuestWorld, model: Path) -> Pod:
     ports = ask("engine", name=ENGINE, secret=world.secret, model=str(model))
     world.pods[ENGINE] = Pod(
         ENGINE, "engine", Path(os.devnull), ports["agent"], Elsewhere("agent"), engine_port=ports["engine"],
-        uid=ENGINE,
-        host=far.ADDRESS,
+        uid=ENGINE, host=far.ADDRESS,
     )  # fmt: skip
     world._write_inventory()
     return world.pods[ENGINE]
 
 
-def test_a_publish_goes_over_the_wire_and_is_served(tmp_path: Path) -> None:
-    """Twice; the packets are this guest's, the tokens the other's."""
-    torch.set_num_threads(1)
-    make_checkpoint(tmp_path, CONFIG, seed=0)
-    model = Path(os.environ["OUT"]) / "model"
-    shutil.copytree(tmp_path, model)
+def test_a_publish_goes_over_the_wire_and_is_served() -> None:
+    """The packets are this guest's, the tokens the other's."""
     with GuestWorld() as world:
         trainer = world.trainer("trainer-0")
-        engine = joined(world, model)
-        with Publisher(rank=0, world_size=1, directory=trainer.volume) as publisher:
-            world.wait_for_engines(1, seconds=PATIENT)
-            for seed in (11, 12):
-                publish_and_ask(world, publisher, engine, seed)
-        only_rdma(trainer.agent.log)
-        only_rdma(ask("log"))
+        engine = joined(world, Path(os.environ["OUT"]) / "model")
+        from tests.rdma import plane
+
+        plane.run(world, trainer, engine)
+        plane.only_rdma(trainer.agent.log)
+        plane.only_rdma(ask("log"))
