@@ -21,10 +21,12 @@ import torch
 from tests.layouts.others import released
 from weightsync.convert.header import Header
 from weightsync.convert.program import CopyProgram
+from weightsync.convert.replay import Replayer
 from weightsync.convert.verify import random_tensor
 from weightsync.errors import InputError
 from weightsync.replicas.engine import EngineSpec, Rebuild
 from weightsync.replicas.layouts import Check, make
+from weightsync.replicas.rebuild import rebuilt
 from weightsync.replicas.release import release
 from weightsync.replicas.sglang import build_replica
 
@@ -95,6 +97,11 @@ def loaded(request: Json, folder: Path, program: CopyProgram) -> dict[str, str]:
     replica.bind(program.layout, memoryview(payload))
     replica.load((tensor.name, random_tensor(tensor)) for tensor in program.tensors)
     replica.release()
+    return digests(program, payload)
+
+
+def digests(program: CopyProgram, payload: bytearray) -> dict[str, str]:
+    """Of each parameter's bytes."""
     return {
         row.name: hashlib.blake2b(payload[row.offset : row.offset + row.nbytes], digest_size=16).hexdigest()
         for row in program.layout.parameters
@@ -117,7 +124,24 @@ def load_some(request: Json, folder: Path) -> Json:
     return {"changed": changed, "release": release()}
 
 
-ANSWERS = {"make": make_program, "load_some": load_some}
+def replay(request: Json, folder: Path) -> Json:
+    """Fill an arena as a Publisher does, twice, where SGLang can be imported: what is in it, and what is said."""
+    rebuild = Rebuild.of(spec_of(request, folder), release())
+    program, _ = make(rebuild, headers_of(request), request["rank"], Check.OFF)
+    payload = bytearray(program.layout.nbytes)
+    replayer = Replayer(program, memoryview(payload), load_with=rebuilt)
+    for _ in range(2):
+        payload[:] = bytes(len(payload))
+        replayer.begin()
+        for tensor in program.tensors:
+            replayer.feed(tensor.name, random_tensor(tensor))
+        replayer.finish()
+    note = replayer.note
+    replayer.close()
+    return {"held": digests(program, payload), "loaded": loaded(request, folder, program), "note": note}
+
+
+ANSWERS = {"make": make_program, "load_some": load_some, "replay": replay}
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
