@@ -41,6 +41,19 @@ check: env ## Lint, types, import rules, generated files
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.generate --check
 
+.PHONY: docs
+docs: ## Build the documentation into build/docs; a warning fails
+	@$(PYTHON) tools/docs $(ARGS)
+
+.PHONY: audit
+audit: ## Look for flaws in the packages (bandit); what is not accepted fails
+	@$(PYTHON) tools/audit code
+
+.PHONY: sbom
+sbom: ## List what the image holds, as CycloneDX, in build/sbom.json (root)
+	@$(PYTHON) tools/setup debian
+	@$(PYTHON) tools/audit sbom
+
 .PHONY: generate
 generate: env ## Write the generated files anew
 	$(BIN)/python -m tools.generate
@@ -51,7 +64,7 @@ test: ## Unit, property, real API server, real node
 	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: ci
-ci: check test ## What CI runs: check and test
+ci: check audit docs test ## What CI runs: check, audit, docs and test
 
 .PHONY: cluster
 cluster: ## Start the local one-node Kubernetes (root)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.generate import crds, dashboard, metrics, protocol, values
+from tools.generate import crds, dashboard, metrics, protocol, reference, values
 
 GENERATORS: tuple[Callable[[], dict[str, str]], ...] = (
     crds.manifests,
@@ -11,6 +11,7 @@ GENERATORS: tuple[Callable[[], dict[str, str]], ...] = (
     metrics.page,
     dashboard.file,
     values.page,
+    reference.pages,
 )
 
 
