@@ -10,7 +10,7 @@ from weightsync.api.v1alpha1.status import Head, WeightSyncStatus
 from weightsync.api.v1alpha1.weightsync import WeightSyncSpec
 from weightsync.errors import InputError
 from weightsync.plan import Plan
-from weightsync_operator import observe
+from weightsync_operator import cycles, observe
 from weightsync_operator.kube import apply_slices, apply_status, events, paths
 from weightsync_operator.kube.client import Kube
 from weightsync_operator.kube.errors import Forbidden, KubeError, NotFound
@@ -63,7 +63,8 @@ class Reconciler:
             raise InputError(f"WeightSync {seen.key}: {seen.problem}: write it anew with a CRD of this release")
         with self._metrics.seconds.time():
             published = await self._known(seen, spec)
-            facts, slices = self._plan(seen, claim, spec, published)
+            with cycles.none_looked_for():
+                facts, slices = self._plan(seen, claim, spec, published)
             published_once = seen.status.version or (facts.report is not None and facts.report.version)
             if spec.rollout.initial_gate == "Closed" and not published_once:
                 facts = replace(facts, ordered=await self._ordered(seen, facts.owned))

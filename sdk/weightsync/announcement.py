@@ -44,5 +44,5 @@ class Announcement(WireRecord):
     engine_ranks: Annotated[int, Field(ge=0, le=MOST_RANKS)] = 0  # of the whole engine, other pods' included
     checkpoint: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")] = ""  # names, dtypes, shapes its programs read
     replica_bytes: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # of the largest of its ranks' layouts
-    room_bytes: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # that replicas may take together in a source's pod
+    room_bytes: Annotated[int, Field(ge=0, le=LARGEST)] = 0  # for replicas in a source's pod, one arena of each
     refused: Annotated[str, Field(max_length=1024)] = ""  # why this engine cannot be fed, in a sentence

@@ -114,7 +114,8 @@ def _whole(group: Group) -> Member | Outsider:
             totals.add(said.engine_ranks)
     ranks.sort(key=lambda rank: rank.target.rank)
     lead = ranks[0].pod
-    if len(group.pods) > 1 or totals != {0}:
+    whole = [rank.target.rank for rank in ranks] == list(range(len(ranks)))
+    if len(group.pods) > 1 or totals != {0} or not whole:  # else an agent that says no number speaks for a pod alone
         problem = _ranks_wrong(group, ranks, totals - {0})
         if problem is not None:
             return problem

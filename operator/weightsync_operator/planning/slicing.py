@@ -89,12 +89,16 @@ def _pack(
         if pack.items:
             packs.append(pack)
     packs = _merge(packs)
+    room = [pack for pack in packs if len(pack.items) < limit]  # full ones are not asked again for each item
     for item, nbytes in left.values():
-        free = next((p for p in packs if p.fits(nbytes)), None)
+        free = next((pack for pack in room if pack.fits(nbytes)), None)
         if free is None:
             free = _Pack[Item](limit)
             packs.append(free)
+            room.append(free)
         free.add(item, nbytes)
+        if len(free.items) == limit:
+            room.remove(free)
     return packs
 
 

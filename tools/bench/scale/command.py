@@ -170,7 +170,7 @@ class Trial:
         )  # fmt: skip
 
     def _grow(self) -> None:
-        small, large = planning.seconds(1_000), planning.seconds(10_000)
+        small, large = planning.growth()
         how = f"from pods to slices, processor time; engines of {planning.RANKS} ranks, {planning.STAGES} stages"
         self._note("planning 10,000 engines over 1,000", large / small, how, bound=12)
         self._note("planning 1,000 engines", small, how, unit="s")

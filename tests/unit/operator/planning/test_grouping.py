@@ -161,6 +161,12 @@ def test_what_is_missing_is_named(pods: list[Pod], reason: str, said: str) -> No
     assert bool(found.waiting) is (reason in (reasons.ENGINE_INCOMPLETE, reasons.TARGETS_NOT_READY))
 
 
+def test_a_pod_without_rank_0_is_no_engine() -> None:
+    """Though nothing says that there are others."""
+    (waiting,) = judge(shard("b", (1,))).waiting
+    assert waiting.reason == reasons.ENGINE_INCOMPLETE
+
+
 def test_without_a_number_of_pods_ranks_tell() -> None:
     """Where nobody says how many pods or ranks there are, the engine waits, and the annotation is asked for."""
     grouping = Grouping("Label", "team")
