@@ -19,3 +19,6 @@ Number = Annotated[int, Field(ge=1, le=LARGEST)]  # of a version, of a publish
 Term = Annotated[int, Field(ge=0, le=LARGEST)]  # also a generation
 MANY = FailFast()  # of a list that may be long: one wrong item is enough, a million errors would fill the memory
 DIMENSIONS = 16  # of a tensor, at most
+PROGRAM = (
+    32 * 2**20
+)  # bytes of a copy program: 138,000 tensors, each written out by itself, have 28 MB; as series 0.15

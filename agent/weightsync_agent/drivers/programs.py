@@ -6,12 +6,13 @@ from pathlib import Path
 
 import structlog
 
+from weightsync.bounds import PROGRAM
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError, PeerError
 from weightsync.plan import Plan
 from weightsync.records import read_file, replace_file
 from weightsync_agent.drivers.background import in_thread
-from weightsync_agent.peers.client import MAX_ANSWER, PeerClient
+from weightsync_agent.peers.client import PeerClient
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +41,7 @@ class Programs:
     def text(self, digest: str) -> bytes:
         """The program as a file's bytes. Raises InputError where it is not here."""
         try:
-            return read_file(self.path(digest), MAX_ANSWER)
+            return read_file(self.path(digest), PROGRAM)
         except OSError as error:
             raise InputError(f"program {digest} is not here") from error
 
@@ -81,7 +82,8 @@ class Programs:
         problems = []
         for address in holders:
             try:
-                text = await self._client.text(address, f"/v1/programs/{digest}", seconds=FETCH_SECONDS)
+                path = f"/v1/programs/{digest}"
+                text = await self._client.text(address, path, seconds=FETCH_SECONDS, limit=PROGRAM)
                 program = await in_thread(CopyProgram.read, text, f"{address}, program {digest}")
             except (PeerError, InputError) as error:
                 problems.append(str(error))

@@ -4,12 +4,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from weightsync.bounds import MANY, Rank
+from weightsync.bounds import MANY, PROGRAM, Rank
 from weightsync.convert.series import AsCopies, Copies, Piece, TensorCopies
+from weightsync.errors import InputError
 from weightsync.layout import Layout
 from weightsync.records import Record
 
@@ -67,6 +68,13 @@ class CopyProgram(Record):
     by_loading: Annotated[tuple[ByLoading, ...], MANY] = ()
     engine: str = ""
     origin: Annotated[str, Field(max_length=512)] = ""
+
+    @classmethod
+    def read(cls, text: str | bytes, origin: str) -> Self:
+        """Parse JSON, of bounded length: records take a hundred times the bytes of their text."""
+        if len(text) > PROGRAM:
+            raise InputError(f"{origin}: has {len(text)} bytes, a copy program at most {PROGRAM}")
+        return super().read(text, origin)
 
     @property
     def copies(self) -> Copies:

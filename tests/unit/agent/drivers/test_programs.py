@@ -24,7 +24,7 @@ class Peers:
         self.answers = answers
         self.asked: list[str] = []
 
-    async def text(self, address: str, path: str, *, seconds: float) -> bytes:
+    async def text(self, address: str, path: str, *, seconds: float, limit: int) -> bytes:
         self.asked.append(address)
         answer = self.answers[address]
         if isinstance(answer, Exception):

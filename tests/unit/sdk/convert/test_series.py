@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weightsync.bounds import PROGRAM
 from weightsync.buckets import assign, needed
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies, grouped
 from weightsync.convert.series import SHORTEST, fold
@@ -199,3 +200,9 @@ def test_parameters_that_share_a_tensor_are_loaded_together() -> None:
         frozenset({"b"}): (frozenset({"v"}), "aten.exp"),
         frozenset({"a", "c", "d"}): (frozenset({"x", "y", "z"}), "aten.add, aten.mul"),
     }
+
+
+def test_a_program_longer_than_any_is_not_parsed() -> None:
+    """Its records would take gigabytes."""
+    with pytest.raises(InputError, match=r"^x: has \d+ bytes, a copy program at most \d+$"):
+        CopyProgram.read(b"[" * (PROGRAM + 1), "x")
