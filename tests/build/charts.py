@@ -30,6 +30,13 @@ class Helm:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def hooks(self, *arguments: str) -> list[Json]:
+        """What `helm test` makes."""
+        place = ("--namespace=weightsync-system", "--show-only=templates/tests/works.yaml")
+        done = self.run("template", "weightsync", str(CHART), *place, *arguments)
+        assert done.returncode == 0, done.stderr
+        return [made for made in yaml.safe_load_all(done.stdout) if made]
+
     def objects(self, *arguments: str) -> list[Json]:
         """The same, parsed."""
         return [made for made in yaml.safe_load_all(self.text(*arguments)) if made]
