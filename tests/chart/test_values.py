@@ -4,6 +4,7 @@ Each case is one leaf of values.yaml; all are set at once, since a rendering cos
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ ABLE = [
         "monitoring.coreos.com/v1/PrometheusRule",
     )
 ]
+ROOT = Path(__file__).resolve().parents[2]
 DIGEST = f"sha256:{'a' * 64}"
 # Leaf -> (a value, what it brings into the manifests, a wrong value). None: any value is right, or what is rendered
 # is looked at elsewhere.
@@ -171,3 +173,12 @@ def test_a_tag_counts_where_there_is_no_digest(chart: Helm) -> None:
     """Else it is the chart's own version."""
     assert 'image: "weightsync:v7"' in chart.text("--set=image.tag=v7")
     assert 'image: "weightsync:0.1.0"' in chart.text()
+
+
+def test_the_documentation_names_values_that_are_there() -> None:
+    """Whatever stands in code marks and looks like a value of the chart is one, or a part of them."""
+    parts = "image|crds|rbac|priorityClass|operator|agent|networkPolicy|monitoring"
+    known = {".".join(path.split(".")[:end]) for path in CASES for end in range(1, 5)}
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        named = re.findall(rf"`((?:{parts})\.[A-Za-z.]+)(?:=[^`]*)?`", page.read_text())
+        assert set(named) <= known, page.name
