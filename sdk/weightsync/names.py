@@ -42,7 +42,7 @@ SOCKET: Final = "agent.sock"
 ARENAS: Final = "arenas"
 LAYOUTS: Final = "layouts"  # rank-<r>.json: the rank's copy program, its layout inside (convert/program.py)
 HOOK: Final = "hook"  # request-<rank>.json, result-<rank>.json
-PYTHON: Final = "python"  # weightsync_hook.py, for the engine's PYTHONPATH
+PYTHON: Final = "python"  # weightsync_hook.py and the package, for the engine's PYTHONPATH
 JOURNAL: Final = "journal"
 
 # The function that SGLang calls in each rank's process (--custom-weight-loader and load_format).
