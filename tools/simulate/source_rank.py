@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tools.simulate import invariants as i
-from tools.simulate.clock import Future, Loop, Work
+from tools.simulate.clock import Future, Loop, TimedOut, Work
 from tools.simulate.memory import SIZE, ArenaFile, digest
 from tools.simulate.routes import RouteRunner
 from tools.simulate.transfer import Worker
@@ -25,7 +26,6 @@ from weightsync_agent.transfer.supervisor import DIED
 if TYPE_CHECKING:
     from tools.simulate.source_agent import SourceAgent
 
-START_WORKER = 0.03
 DIGEST = 0.003
 # Events that may be told twice; the others come once by the driver's own bookkeeping.
 ECHOED = (s.Cut, s.Broken, s.Decided, s.LaneDead, s.LaneHeld, s.Tick, s.Ordered, s.Ended)
@@ -75,6 +75,8 @@ class SourceRank:
         self.queue: deque[object] = deque()
         self.busy = False
         self.refused: tuple[str, str] | None = None
+        self.comparing = 0  # found arenas
+        self.hurry = Future(agent.loop)  # slow comparisons are over at once
         self.asked = (0, "")  # term and coordinator of the last order or end
         self.started: set[str] = set()  # syncs that have a route
         self.ended: set[str] = set()  # syncs whose end was told, or whose order was refused
@@ -100,17 +102,16 @@ class SourceRank:
 
     def feed(self, event: object) -> None:
         """One event; its actions are done before the next."""
-        if isinstance(event, ECHOED):
-            if self.world.fault_chance("echo"):
-                self.agent.spawn(self._echo(event))
-            if self.world.hoards:
-                self.heard.setdefault(type(event), deque(maxlen=HEARD)).append(event)
+        if isinstance(event, ECHOED) and self.world.fault_chance("echo"):
+            self.agent.spawn(self._echo(event))
         self.queue.append(event)
         if self.busy:
             return
         self.busy = True
         while self.queue:
             event = self.queue.popleft()
+            if self.world.hoards and isinstance(event, ECHOED):
+                self.heard.setdefault(type(event), deque(maxlen=HEARD)).append(event)
             if isinstance(event, s.Ordered):
                 self.asked = self.ordered[event.order.sync] = (event.order.term, event.coordinator)
             elif isinstance(event, s.Ended):
@@ -215,10 +216,14 @@ class SourceRank:
             found.waiting[replica.program].set((replica.program, arena, buckets))
 
     def _compare(self, action: s.Compare) -> Work:
-        yield self.loop.sleep(
-            DIGEST
-            + self.world.compare_seconds * self.world.rng.random() ** (4 if self.world.compare_seconds == 1.0 else 1)
-        )
+        self.comparing += 1
+        longest = self.world.compare_seconds
+        if longest == 1.0:
+            yield self.loop.sleep(DIGEST + self.world.rng.random() ** 4)
+        else:
+            with suppress(TimedOut):
+                yield self.loop.within(self.hurry, longest)
+        self.comparing -= 1
         arena = self.arenas.get(action.replica)
         equal = arena is not None and all(
             digest(action.replica.program, b.offset // SIZE, arena.content[b.offset // SIZE]) == b
@@ -244,7 +249,7 @@ class SourceRank:
     def worker(self, lane: int) -> Work:
         """The lane's worker, started when it is first needed. Raises TransferError where it was killed."""
         if lane not in self.workers and lane not in self.killed:
-            yield self.loop.sleep(START_WORKER)
+            yield self.loop.sleep(0.6 * self.world.start_seconds)
         if lane in self.killed:
             raise TransferError(f"lane {lane} was killed", reason=DIED, quiet=True)
         if lane not in self.workers:

@@ -1,0 +1,98 @@
+"""What makes a rare moment likely, for some seconds: answers, writes, workers or a trainer that take their time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tools.simulate import moments
+
+if TYPE_CHECKING:
+    from tools.simulate.pods import EnginePod
+    from tools.simulate.world import World
+
+
+def now_and_then_another_term(world: World, seconds: float = 0.0) -> None:
+    """What was heard before is of a term that is over."""
+    if world.rng.random() < 0.4:
+        world.planner.delete()
+        world.loop.at(0.02, world.planner.make)
+
+
+def answers_late(world: World, seconds: float) -> None:
+    """Of publishes: an order comes before its version's name."""
+    now_and_then_another_term(world)
+    for path in ("/v1/publishes", "/v1/orders/end") if world.rng.random() < 0.5 else ("/v1/publishes",):
+        world.network.slow[path] = 0.1 + world.rng.random() * seconds / 4
+        world.loop.at(seconds, world.network.slow.pop, path, None)
+
+
+def writes_stall(world: World, seconds: float) -> None:
+    for session in sorted(world.wires.sessions):
+        world.wires.stalls[session] = world.loop.now + seconds / 2
+    world.kill_seconds = 0.5 * world.rng.random()
+    world.loop.at(seconds, setattr, world, "kill_seconds", 0.002)
+    now_and_then_another_term(world)
+
+
+def quick_steps(world: World, seconds: float) -> None:
+    """The next version comes while the one before still ends."""
+    world.trainer.interval = 0.3
+    world.loop.at(seconds / 2, setattr, world.trainer, "interval", world.interval)
+    writes_stall(world, seconds)
+
+
+def compares_slowly(world: World, seconds: float) -> None:
+    world.compare_seconds = 1.0 + seconds
+    world.loop.at(seconds, setattr, world, "compare_seconds", 1.0)
+
+
+def words_late(world: World, seconds: float) -> None:
+    """A worker says that a call is over some time after its last bucket."""
+    world.wires.end_seconds = 0.08
+    world.loop.at(seconds, setattr, world.wires, "end_seconds", 0.002)
+
+
+def pieces_late(world: World, seconds: float) -> None:
+    world.wires.late = 0.5
+    world.loop.at(seconds, setattr, world.wires, "late", 0.0)
+
+
+def slow_trainer(world: World, seconds: float) -> None:
+    """It fills slowly, and says late that it has copied; one rank more than the others."""
+    world.dawdles = (world.rng.randrange(len(world.trainer.ranks)), world.rng.random() * seconds / 4)
+    world.loop.at(seconds, setattr, world, "dawdles", None)
+    if world.rng.random() < 0.5:
+        answers_late(world, seconds)
+
+
+def workers_start_slowly(world: World, seconds: float) -> None:
+    """And end slowly; those that are there are gone."""
+    world.start_seconds = seconds / 2
+    world.kill_seconds = world.rng.random() * seconds / 2
+    world.loop.at(seconds, setattr, world, "kill_seconds", 0.002)
+    for rank in moments.ranks(world):
+        rank.agent.kill_worker(0.0)
+    world.loop.at(seconds, setattr, world, "start_seconds", 0.05)
+    writes_stall(world, seconds)
+
+
+def replace_process(pod: EnginePod) -> None:
+    if pod.engine.alive:
+        pod.engine.end_life()
+        pod.start_engine()
+
+
+def engines_restart(world: World, seconds: float) -> None:
+    """Once they have served for a while: each gets back what it had."""
+    for pod in world.engine_pods:
+        world.loop.at(0.3 * world.rng.random(), replace_process, pod)
+
+
+def orders_unanswered(world: World, seconds: float) -> None:
+    """Whether they were taken is known only when the disk is asked, or engines commit; and the disk may be full."""
+    world.network.slow["/v1/orders"] = 0.3 + 0.7 * world.rng.random()
+    world.loop.at(seconds, world.network.slow.pop, "/v1/orders", None)
+    world.disk_seconds = world.rng.random() * seconds / 2
+    world.loop.at(seconds, setattr, world, "disk_seconds", 0.004)
+    world.chances["disk full"] = 0.3
+    world.loop.at(seconds, world.chances.pop, "disk full", None)

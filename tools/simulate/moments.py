@@ -1,0 +1,87 @@
+"""Where ambushes wait: which state of which machine, and whose machine it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from weightsync_agent.protocol import engine_leader as m
+from weightsync_agent.protocol import route as r
+from weightsync_agent.protocol import target as t
+from weightsync_agent.protocol.coordinator import Coordinator, CoordinatorState
+from weightsync_agent.protocol.replica import ReplicaState
+from weightsync_agent.protocol.source import Source, SourceState
+from weightsync_agent.protocol.table import Machine
+
+if TYPE_CHECKING:
+    from tools.simulate.pods import EnginePod
+    from tools.simulate.routes import RouteRunner
+    from tools.simulate.source_rank import SourceRank
+    from tools.simulate.world import World
+
+AnyMachine = Machine[Any]
+Moment = Callable[[AnyMachine], bool]
+
+
+def ranks(world: World) -> Iterator[SourceRank]:
+    """Of all agents that live."""
+    for pod in world.source_pods:
+        if pod.agent.life.alive:
+            yield from pod.agent.ranks.values()
+
+
+def rank_of(world: World, machine: AnyMachine) -> SourceRank | None:
+    return next((rank for rank in ranks(world) if rank.machine is machine), None)
+
+
+def pod_of(world: World, machine: AnyMachine) -> EnginePod | None:
+    for pod in world.engine_pods:
+        machines: list[AnyMachine] = [pod.agent.machine]
+        machines += [arena.machine for target in pod.agent.targets.values() for arena in target.arenas]
+        if pod.agent.life.alive and any(each is machine for each in machines):
+            return pod
+    return None
+
+
+def route_of(world: World, machine: AnyMachine) -> tuple[SourceRank, RouteRunner] | None:
+    for rank in ranks(world):
+        for runner in rank.runners.values():
+            if runner.machine is machine:
+                return rank, runner
+    return None
+
+
+def source_in(*states: SourceState) -> Moment:
+    return lambda machine: isinstance(machine, Source) and machine.state in states
+
+
+def fills(machine: AnyMachine) -> bool:
+    return isinstance(machine, Source) and any(r.state is ReplicaState.FILLING for r in machine.shelf.all())
+
+
+def filled_once(machine: AnyMachine) -> bool:
+    """A source that has arenas."""
+    return isinstance(machine, Source) and bool(machine.shelf.all())
+
+
+def two_sealed(machine: AnyMachine) -> bool:
+    if not isinstance(machine, Source):
+        return False
+    held = machine.shelf.replicas.values()
+    return any([r.state for r in each].count(ReplicaState.SEALED) > 1 for each in held)
+
+
+def route_that(holds: Callable[[r.Route], bool]) -> Moment:
+    return lambda machine: isinstance(machine, r.Route) and holds(machine)
+
+
+def coordinator_in(state: CoordinatorState) -> Moment:
+    return lambda machine: isinstance(machine, Coordinator) and machine.state is state
+
+
+def leader_in(state: m.LeaderState) -> Moment:
+    return lambda machine: isinstance(machine, m.EngineLeader) and machine.state is state
+
+
+def target_in(state: t.TargetState) -> Moment:
+    return lambda machine: isinstance(machine, t.Target) and machine.state is state
