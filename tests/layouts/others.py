@@ -51,10 +51,13 @@ OTHERS: dict[str, Other] = {
     "olmoe": Other("OlmoeForCausalLM", {"num_experts": 4, "num_key_value_heads": 4, **EXPERTS}, PLAIN),
 }  # fmt: skip
 
+# What is no copy: the norms are stored less one.
+COMPUTED = {"gemma": Other("GemmaForCausalLM", {**TIED, "hidden_activation": "gelu_pytorch_tanh"})}
+
 
 def config_of(model_type: str) -> dict[str, Any]:
     """The config.json of a family."""
-    other = OTHERS[model_type]
+    other = {**OTHERS, **COMPUTED}[model_type]
     return {**BASE, "architectures": [other.architecture], "model_type": model_type, **other.changed}
 
 
@@ -65,7 +68,7 @@ def released(
     if experts is None:
         return tensors
     module, home, gate, up, down = experts
-    out = []
+    out: list[tuple[str, str, tuple[int, ...]]] = []
     for full, dtype, shape in tensors:
         name = full.replace(f".{module}.", f".{home}.")
         if name.endswith(".experts.gate_up_proj"):

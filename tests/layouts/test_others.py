@@ -1,4 +1,4 @@
-"""Further families: the program makes what load_weights makes, on every rank, and all that the rank holds is covered."""
+"""Further families: the program makes what load_weights makes, on every rank, and covers all that it holds."""
 
 import hashlib
 

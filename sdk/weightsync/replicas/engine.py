@@ -60,6 +60,10 @@ class Rebuild(Record):
             raise InputError(f"{spec.model}/config.json: {error}") from error
         return cls(release=release, spec=spec, files=files)
 
+    def text(self) -> str:
+        """For CopyProgram.engine. Without the folder's place: programs that are made alike have one digest."""
+        return self.model_copy(update={"spec": self.spec.model_copy(update={"model": "."})}).canonical().decode()
+
     def lay(self, folder: Path) -> EngineSpec:
         """Write the files into a folder; the spec that names it."""
         for name, text in self.files.items():

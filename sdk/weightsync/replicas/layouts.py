@@ -53,10 +53,12 @@ def write_layouts(
         raise InputError(f"rank {strange[0]} does not exist among {spec.ranks} (tp {spec.tp} x pp {spec.pp})")
     rebuild = Rebuild.of(spec, release())
     headers = read_headers(Path(spec.model))
+    key = _key(rebuild, headers, check)
     out.mkdir(parents=True, exist_ok=True)
     rows = []
     for rank in chosen:
-        row, text = _rank(rebuild, headers, rank, check, cache)
+        folder = cache / f"{key}-{rank}" if cache else None
+        row, text = _rank(rebuild, headers, rank, check, folder)
         replace_file(out / row.file, text)
         rows.append(row)
         if done is not None:
@@ -73,10 +75,9 @@ def write_layouts(
 
 
 def _rank(
-    rebuild: Rebuild, headers: Sequence[Header], rank: int, check: Check, cache: Path | None
+    rebuild: Rebuild, headers: Sequence[Header], rank: int, check: Check, folder: Path | None
 ) -> tuple[RankSummary, bytes]:
-    """One rank, from the cache or made anew: its row and its file."""
-    folder = cache / _key(rebuild, headers, rank, check) if cache else None
+    """One rank, from its folder of the cache or made anew: its row and its file."""
     if folder and (folder / "program.json").exists() and (folder / "row.json").exists():
         row = RankSummary.load(folder / "row.json").model_copy(update={"cached": True})
         return row, (folder / "program.json").read_bytes()
@@ -106,7 +107,7 @@ def make(rebuild: Rebuild, headers: Sequence[Header], rank: int, check: Check) -
         tensors=merged.tensors,
         together=merged.together,
         by_loading=merged.by_loading,
-        engine=rebuild.canonical().decode() if merged.by_loading else "",
+        engine=rebuild.text() if merged.by_loading else "",
         origin=f"sglang {rebuild.release}, {rebuild.spec.describe()}"[:512],
     )
     times.append(time.perf_counter())
@@ -122,11 +123,14 @@ def make(rebuild: Rebuild, headers: Sequence[Header], rank: int, check: Check) -
     return program, summarise(program, f"rank-{rank}.json", checked, (build, trace, compare))
 
 
-def _key(rebuild: Rebuild, headers: Sequence[Header], rank: int, check: Check) -> str:
-    """Everything that the result depends on; the folder's place is not part of it."""
+def _key(rebuild: Rebuild, headers: Sequence[Header], check: Check) -> str:
+    """Everything that the result depends on; the model's place is not part of it.
+
+    Asked before SGLang is imported, which sets variables of its own.
+    """
     surroundings = sorted((name, value) for name, value in os.environ.items() if name.startswith("SGLANG_"))
     parts = [
-        RECIPE, names.VERSION, rebuild.release, rebuild.files, rebuild.spec.model_dump(exclude={"model"}), rank,
+        RECIPE, names.VERSION, rebuild.release, rebuild.files, rebuild.spec.model_dump(exclude={"model"}),
         check.value, surroundings, Path("/dev/nvidia0").exists(), headers,
     ]  # fmt: skip
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))

@@ -4,17 +4,14 @@ What differs between releases is behind two small classes, sglang_context.Place 
 """
 
 import sys
-import tempfile
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import util
-from pathlib import Path
 from typing import Any
 
 from weightsync.errors import InputError
-from weightsync.layout import Layout
-from weightsync.replicas.engine import EngineSpec, Rebuild
+from weightsync.replicas.engine import EngineSpec
 from weightsync.replicas.release import release
 from weightsync.replicas.replica import ALONE, Place, Replica
 
@@ -35,17 +32,6 @@ def build_replica(spec: EngineSpec, rank: int) -> Replica:
             raise InputError(
                 f"SGLang {release()} builds no rank {rank} of {spec.describe()}: {type(error).__name__}: {error}"
             ) from error
-
-
-def build_on(engine: str, view: memoryview, layout: Layout, rank: int) -> Replica:
-    """A rank's model on the bytes of an arena, built from CopyProgram.engine. Release it before the arena."""
-    rebuild = Rebuild.read(engine, "the copy program's engine")
-    if rebuild.release != release():
-        raise InputError(f"the copy program was made by SGLang {rebuild.release}, this is {release()}: install that")
-    with tempfile.TemporaryDirectory(prefix="weightsync-") as folder:
-        replica = build_replica(rebuild.lay(Path(folder)), rank)
-    replica.bind(layout, view)
-    return replica
 
 
 def _build(spec: EngineSpec, rank: int) -> Replica:
