@@ -227,3 +227,11 @@ def test_columns_say_what_matters(api: Api) -> None:
     shown = [column["name"] for column in columns if not column.get("priority")]
     assert shown == ["Ready", "Reason", "Version", "Engines", "Current", "Age"]
     assert crd["spec"]["names"]["shortNames"] == ["ws"]
+
+
+def test_no_category_is_named_like_a_kind(api: Api) -> None:
+    """kubectl looks for categories first: `kubectl get weightsync NAME` would ask for a name of two kinds, and fail."""
+    for path in CRDS:
+        crd = api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{path.name.removesuffix('.yaml')}")
+        names = crd["spec"]["names"]
+        assert not {names["plural"], names["singular"], *names["shortNames"]} & set(names["categories"])

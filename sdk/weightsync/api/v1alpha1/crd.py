@@ -9,7 +9,8 @@ from weightsync.api.v1alpha1.status import WeightSyncStatus
 from weightsync.api.v1alpha1.weightsync import NAME_LIMIT, WeightSyncSpec, rules
 
 VERSION = names.API_VERSION.split("/")[1]
-CATEGORY = "weightsync"
+# Not the singular name: kubectl takes a category for the kinds in it, and `get weightsync NAME` for two kinds.
+CATEGORY = "weightsync-all"
 
 
 def weightsync_crd() -> dict[str, Any]:
