@@ -230,7 +230,7 @@ def test_columns_say_what_matters(api: Api) -> None:
 
 
 def test_no_category_is_named_like_a_kind(api: Api) -> None:
-    """kubectl looks for categories first: `kubectl get weightsync NAME` would ask for a name of two kinds, and fail."""
+    """kubectl looks for categories first: `kubectl get weightsync NAME` would ask two kinds for a name, and fail."""
     for path in CRDS:
         crd = api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{path.name.removesuffix('.yaml')}")
         names = crd["spec"]["names"]
