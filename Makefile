@@ -19,7 +19,7 @@ ARGS ?=
 SCHEDULES ?= 20000
 SEED ?= 0
 # What the tests need: as root everything, elsewhere what needs no root (the rest is then skipped, aloud).
-TEST_SETUP := $(if $(filter 0,$(shell id -u)),all,libraries env light)
+TEST_SETUP := $(if $(filter 0,$(shell id -u)),all,libraries env sglang light)
 
 .PHONY: help
 help: ## Show this list

@@ -14,10 +14,13 @@ from weightsync.replicas.summary import RankSummary
 PURE, REFUSED, PARTLY = 0, 1, 3  # exit codes; 2 is argparse's
 
 
-def default_cache() -> Path:
-    """Where results are kept, unless the caller says otherwise."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "weightsync" / "layouts"
+def default_cache() -> Path | None:
+    """Where results are kept, unless the caller says otherwise; None for a user without a home."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(given) if given else Path.home() / ".cache") / "weightsync" / "layouts"
+    except RuntimeError:
+        return None
 
 
 def main(arguments: Sequence[str]) -> int:
