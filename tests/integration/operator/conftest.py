@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def api(light_cluster: LightCluster) -> Api:
         client.apply(
             f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}", crd, "test"
         )
-    eventually("the CRDs are served", lambda: client.find(f"{GROUP}/weightsyncs"))
+    for plural in ("weightsyncs", "weightsyncslices"):  # each is served when its own storage is ready
+        eventually(f"{plural} are served", partial(client.find, f"{GROUP}/{plural}"))
     return client
 
 
