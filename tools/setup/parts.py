@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tools.setup import debian, environment, examples_env, go_binaries, helm, sglang_env
+from tools.setup import debian, environment, examples_env, go_binaries, helm, prometheus, sglang_env, tools_env
 from tools.setup.errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +35,8 @@ PARTS: dict[str, tuple[Callable[[], object], str]] = {
     "guest": (debian.install_guest, "Debian packages for tests over real verbs in guests (as root)"),
     "env": (lambda: environment.prepare(ROOT), "the development environment, linked as .venv"),
     "sglang": (lambda: sglang_env.prepare(ROOT), "SGLang's packages, for the tests of layouts"),
+    "tools": (lambda: tools_env.prepare(ROOT), "the programs that build the documentation and look for flaws"),
+    "prometheus": (prometheus.programs, "Prometheus and promtool, for tests of alerts and dashboard (from Debian)"),
     "light": (_light, "etcd and kube-apiserver, for integration tests"),
     "binaries": (_binaries, "every program of the local cluster, and helm"),
     "images": (_images, "the images (as root)"),
