@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from weightsync.convert.program import ByLoading, CopyProgram, Extent, TensorCopies
+from weightsync.convert.program import ByLoading, CopyProgram, TensorCopies
 from weightsync.errors import InputError
 from weightsync.layout import ITEMSIZE, Layout
 
@@ -103,10 +103,6 @@ class Fallback:
     def groups(self) -> tuple[ByLoading, ...]:
         """Those that are loaded here."""
         return tuple(self._groups)
-
-    def written(self, group: ByLoading) -> list[Extent]:
-        """The payload's bytes that loading the group writes."""
-        return self._program.written(group)
 
     def begin(self) -> None:
         """Start a publish: nothing is kept."""
