@@ -1,6 +1,10 @@
 """When the term rises, when the generation does, and which plan stays."""
 
-from tests.build.pods import engine, planned, source_rank, trainer
+from dataclasses import replace
+
+import pytest
+
+from tests.build.pods import OTHER_LAYOUT, engine, planned, source_rank, told, trainer
 from weightsync.plan import Plan, Strategy
 from weightsync_operator.planning.compose import Wish
 from weightsync_operator.planning.pods import Pod
@@ -108,3 +112,23 @@ def test_the_order_of_pods_is_no_content() -> None:
     engines = [engine("x"), engine("y")]
     first = made(planned([trainer()], engines))
     assert made(planned([trainer()], engines[::-1], first)).generation == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param(engine(layout=OTHER_LAYOUT), id="what a rank holds"),
+        pytest.param(engine(ranks=2), id="its number of ranks"),
+        pytest.param(engine(incarnation="life-2"), id="its process"),
+        pytest.param(told(engine(), address="elsewhere:8960"), id="its address"),
+        pytest.param(replace(engine(), name="renamed"), id="its pod's name"),
+    ],
+)
+def test_whatever_changed_of_an_engine_is_in_the_next_plan(changed: Pod) -> None:
+    """What is taken over from the previous plan is what says the same in all."""
+    first = made(planned([trainer()], [E]))
+    second = made(planned([trainer()], [changed], first))
+    assert second.engines == made(planned([trainer()], [changed])).engines
+    assert second.generation == first.generation + 1
+    same = made(planned([trainer()], [changed], second))
+    assert same.engines[0] is second.engines[0]
