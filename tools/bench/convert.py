@@ -144,7 +144,7 @@ async def publishes(nbytes: int, count: int, settings: TransferSettings) -> list
         longest = f"fill {fill:.3f} s, write {wire:.3f} s, processor seconds over processors {processors:.3f} s"
         return [
             Measure(name="digests on over off", value=statistics.median(digests), unit="1", bound=DIGEST,
-                    better="lower", how=f"processor seconds of all processes, digests at both ends over none at either; {how}"),
+                    better="lower", how=f"processor seconds, digests at both ends over none at either; {how}"),
             Measure(name="pipelined over the longest part", value=statistics.median(shares), unit="1", bound=PIPELINE,
                     better="lower", how=f"publish to verified over max({longest}); {how}"),
         ]  # fmt: skip
