@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from tests.layouts import families
+from tests.layouts.conftest import Ask
+from tests.layouts.others import config_of
 from weightsync.convert.program import CopyProgram
 from weightsync.replicas.summary import Summary
 
@@ -34,17 +36,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(checkpoint: Path, sglang_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(checkpoint: Path, ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `python -m weightsync.replicas` filled for two ranks, cache beside it."""
     folder = tmp_path_factory.mktemp("layouts")
     arguments = ["--model", str(checkpoint), "--tp", "2", "--out", str(folder / "out"), "--json"]
     arguments += ["--cache", str(folder / "cache"), "--", *FLAGS]
-    run = subprocess.run(
-        [sys.executable, "-m", "weightsync.replicas", *arguments],
-        env=sglang_environment, capture_output=True, text=True, check=False, timeout=200,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert Summary.read(run.stdout[run.stdout.index("{\n") :], "stdout").pure
+    answer = ask({"op": "run", "arguments": arguments})
+    assert answer["status"] == 0
+    assert Summary.read(answer["printed"][answer["printed"].index("{\n") :], "stdout").pure
     return folder
 
 
@@ -99,6 +98,20 @@ def test_a_tensor_of_another_shape_is_made_anew(
     )  # fmt: skip
     assert "torch" in run.stderr
     assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_computed_parameters_are_said_aloud(ask: Ask, tmp_path: Path) -> None:
+    """Gemma: written all the same, with an exit code of its own, each parameter with its reason."""
+    (tmp_path / "config.json").write_text(json.dumps(config_of("gemma")))
+    headers = ask({"op": "headers", "config": config_of("gemma")})["headers"]
+    save_file({name: torch.zeros(shape).to(getattr(torch, dtype)) for name, dtype, shape in headers},
+              tmp_path / "model.safetensors")  # fmt: skip
+    answer = ask({"op": "run", "arguments": ["--model", str(tmp_path), "--out", str(tmp_path), "--no-cache"]})
+    assert answer["status"] == 3
+    assert (
+        "rank 0: load_weights must make model.norm.weight: model.norm.weight is computed by add_" in answer["printed"]
+    )
+    assert not Summary.load(tmp_path / "summary.json").pure
 
 
 def test_where_sglang_is_missing_the_command_says_so(checkpoint: Path, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ A process of its own, since importing SGLang takes half a minute and changes its
 JSON over a socket of their own, because SGLang writes to the standard streams.
 """
 
+import contextlib
 import hashlib
+import io
 import json
 import logging
 import os
@@ -24,6 +26,7 @@ from weightsync.convert.program import CopyProgram
 from weightsync.convert.replay import Replayer
 from weightsync.convert.verify import random_tensor
 from weightsync.errors import InputError
+from weightsync.replicas.__main__ import main
 from weightsync.replicas.engine import EngineSpec, Rebuild
 from weightsync.replicas.layouts import Check, make
 from weightsync.replicas.rebuild import rebuilt
@@ -141,7 +144,22 @@ def replay(request: Json, folder: Path) -> Json:
     return {"held": digests(program, payload), "loaded": loaded(request, folder, program), "note": note}
 
 
-ANSWERS = {"make": make_program, "load_some": load_some, "replay": replay}
+def list_headers(request: Json, folder: Path) -> Json:
+    """The checkpoint's tensors."""
+    return {"headers": headers_of(request)}
+
+
+def run_command(request: Json, folder: Path) -> Json:
+    """`python -m weightsync.replicas` with these arguments, without importing SGLang once more."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        status = main(request["arguments"])
+    return {"status": status, "printed": printed.getvalue()}
+
+
+ANSWERS = {
+    "headers": list_headers, "load_some": load_some, "make": make_program, "replay": replay, "run": run_command,
+}  # fmt: skip
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
