@@ -16,27 +16,28 @@ STOPPED = "Stopped"
 GONE_SECONDS = 1.0
 
 
-def held(worker: str, stuck: str, fenced: str, *, quiet: bool) -> TransferError:
-    """The worker takes no write. stuck, fenced: the session because of which, or empty."""
+def held(worker: str, stuck: str, fenced: str) -> str:
+    """Why the worker takes no write. stuck, fenced: the session because of which, or empty."""
     why = f"is held in its first contact with {stuck or 'a peer'}"
     if fenced:
         why = f"gave up its memory, since a write to {fenced} stalled"
-    return TransferError(f"worker {worker} {why}: start another", reason=STUCK, quiet=quiet)
+    return f"worker {worker} {why}: start another"
 
 
-async def failure(
-    message: Message, to: Region, *, rdma: bool, worker: str, stuck: str, fenced: str
-) -> TransferError | None:
-    """The error that a message of the child means for a write; None where it goes on, or has landed."""
+async def failure(message: Message, to: Region, *, rdma: bool, silent: bool, halted: str) -> TransferError | None:
+    """The error that a message of the child means for a write; None where it goes on, or has landed.
+
+    silent: the source's memory has been taken from the device; halted: why the worker would halt its writes.
+    """
     match message:
         case {"event": "dead", "message": reason}:
             return TransferError(reason, reason=DIED, quiet=rdma or await gone(to.session, GONE_SECONDS))
         case {"event": "held"}:
             return TransferError(f"the first contact with {to.session} has not ended", reason=STALLED)
         case {"event": "end", "failed": failed, "lost": lost} if failed:
-            quiet = lost == 0 or (rdma and bool(fenced)) or await gone(to.session, GONE_SECONDS)
+            quiet = lost == 0 or silent or await gone(to.session, GONE_SECONDS)
             if failed == HALTED:
-                return held(worker, stuck, fenced, quiet=quiet)
+                return TransferError(halted, reason=STUCK, quiet=quiet)
             if failed == DROPPED:
                 return TransferError(f"a write to {to.session} was stopped", reason=STOPPED, quiet=quiet)
             return TransferError(f"a write to {to.session} failed: {failed}", quiet=quiet)

@@ -95,13 +95,14 @@ class Registry:
             known.view.release()
             known.map.close()
 
-    def unregister(self, path: str) -> None:
-        """Take the arena from the device and keep it mapped: what was submitted from it fails, and lands no more.
+    def unregister_all(self) -> None:
+        """Take the arenas from the device and keep them mapped: what was submitted from them fails and lands no more.
 
         That holds on RDMA. On TCP Mooncake goes on with what it has begun.
         """
         with self._attaching, self._lock:
-            self._unregister(path, self._known(path))
+            for path, known in self._arenas.items():
+                self._unregister(path, known)
 
     def _unregister(self, path: str, known: _Mapped) -> None:
         if known.registered:

@@ -49,7 +49,8 @@ class TransferWorker:
         self._met: set[tuple[str, int]] = set()
         self._contact: asyncio.TimerHandle | None = None
         self._stuck = ""  # the session whose first contact holds the worker
-        self._fenced = ""  # the session to which a write stalled, so that the source's memory was taken away
+        self._fenced = ""  # the session to which a write stalled, so that the source's memory is taken away
+        self._silent = False  # it has been: nothing of this worker lands any more
 
     # --- life ---
 
@@ -168,7 +169,7 @@ class TransferWorker:
         none of this call's bytes can land any more. A piece that Mooncake accepted and then failed may have left
         bytes in the target's sockets, which a target that was only stopped still applies when it goes on: there
         ``quiet`` is True only where the target's process is known to have ended.
-        On RDMA a write that stalls is ended here: its arena is taken from the device, which reads no memory that is
+        On RDMA a write that stalls is ended here: the arenas are taken from the device, which reads no memory that is
         not registered. Stalled is then quiet, and the worker is of no further use: other writes of it end with reason
         WorkerStuck.
         stop: once it is set no further piece is submitted; what was submitted is waited for, and buckets that landed
@@ -188,7 +189,7 @@ class TransferWorker:
         stopping = asyncio.create_task(self._stop(number, stop)) if stop is not None else None
         try:
             while not ended:
-                message = await self._next(queue, path, to, stall_seconds)
+                message = await self._next(queue, to, stall_seconds)
                 ended = message["event"] in {"end", "dead"}
                 if error := await self._failure(message, to):
                     raise error
@@ -207,27 +208,27 @@ class TransferWorker:
         await stop.wait()
         self._child.send({"call": "drop", "id": number})
 
-    async def _next(self, queue: "asyncio.Queue[Message]", path: Path, to: Region, stall_seconds: float) -> Message:
+    async def _next(self, queue: "asyncio.Queue[Message]", to: Region, stall_seconds: float) -> Message:
         try:
             async with asyncio.timeout(stall_seconds):
                 return await queue.get()
         except TimeoutError as error:
             what = f"nothing of a write to {to.session} ended for {stall_seconds:g} s"
-            fenced = self._rdma and await self._fence(queue, path, to)
+            fenced = self._rdma and await self._fence(queue, to)
             raise TransferError(
-                f"{what}; it was ended by taking {path} from the device" if fenced else what,
-                reason=STALLED, quiet=fenced,
-            ) from error  # fmt: skip
+                f"{what}; it was ended by taking the source's memory from the device" if fenced else what,
+                reason=STALLED,
+                quiet=fenced,
+            ) from error
 
-    async def _fence(self, queue: "asyncio.Queue[Message]", path: Path, to: Region) -> bool:
-        """Unregister the arena at the source. Whether the write that ``queue`` tells of has ended by that."""
+    async def _fence(self, queue: "asyncio.Queue[Message]", to: Region) -> bool:
+        """Unregister the arenas at the source. Whether the write that ``queue`` tells of has ended by that."""
         log.warning("a write over RDMA stalled: its source is unregistered", worker=self.name, session=to.session)
         self._fenced = to.session
         try:
             async with asyncio.timeout(FENCE_SECONDS):
-                await self._child.call(
-                    "fence", FENCE_SECONDS, path=str(path), session=to.session, grace=FENCE_GRACE_SECONDS
-                )
+                await self._child.call("fence", FENCE_SECONDS, session=to.session, grace=FENCE_GRACE_SECONDS)
+                self._silent = True
                 while (await queue.get())["event"] not in {"end", "dead"}:
                     pass
         except (TimeoutError, TransferError) as error:
@@ -239,7 +240,7 @@ class TransferWorker:
         """Raises TransferError before anything is asked of the worker."""
         self._child.alive()
         if self._stuck or self._fenced:
-            raise held(self.name, self._stuck, self._fenced, quiet=True)
+            raise TransferError(held(self.name, self._stuck, self._fenced), reason=STUCK, quiet=True)
         source = self._regions.get(path)
         if source is None:
             raise TransferError(f"{path}: not attached to worker {self.name}", quiet=True)
@@ -272,7 +273,8 @@ class TransferWorker:
         self._met.add((to.session, to.address))
 
     async def _failure(self, message: Message, to: Region) -> TransferError | None:
-        return await failure(message, to, rdma=self._rdma, worker=self.name, stuck=self._stuck, fenced=self._fenced)
+        why = held(self.name, self._stuck, self._fenced)
+        return await failure(message, to, rdma=self._rdma, silent=self._silent, halted=why)
 
     @property
     def _rdma(self) -> bool:

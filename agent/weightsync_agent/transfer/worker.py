@@ -98,13 +98,13 @@ class Worker:
         self._registry.detach(path)
 
     def _fence(self, message: Message) -> None:
-        """End what this worker writes from an arena, on RDMA: the device reads no unregistered memory.
+        """End all that this worker writes, on RDMA: the device reads no unregistered memory.
 
         Submits to other peers get a moment to end by themselves; what is cut short is sent again by others.
         """
         self._pump.halt()
         self._pump.wait_for_others(message["session"], message["grace"])
-        self._registry.unregister(message["path"])
+        self._registry.unregister_all()
 
     def _digest(self, message: Message) -> list[str]:
         buckets = [(offset, nbytes) for offset, nbytes in message["buckets"]]

@@ -151,8 +151,8 @@ def test_an_arena_can_be_taken_from_the_device_and_stays_mapped(path: Path) -> N
     engine = FakeEngine()
     registry = Registry(engine)
     registry.attach(str(path), PAYLOAD, NBYTES)
-    registry.unregister(str(path))
-    registry.unregister(str(path))
+    registry.unregister_all()
+    registry.unregister_all()
     assert engine.regions == {}
     with registry.reading(str(path), [(0, 1)]) as payload:
         assert bytes(payload[:1]) == b"x"

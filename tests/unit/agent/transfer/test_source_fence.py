@@ -44,9 +44,12 @@ class FakeChild:
         self.fenced.append(arguments)
         if self.deaf:
             raise TransferError("did not answer", reason="Stalled")
+        # As in a child: what the device gave up is told after the answer.
+        asyncio.get_running_loop().call_soon(self._end_all)
+
+    def _end_all(self) -> None:
         for write in self.writes:
-            lost = 2 if write["session"] == TO.session else 1
-            self.tell({"event": "end", "write": write["id"], "failed": "halted", "lost": lost})
+            self.tell({"event": "end", "write": write["id"], "failed": "halted", "lost": 1})
 
 
 def made(monkeypatch: pytest.MonkeyPatch, transport: str) -> tuple[TransferWorker, FakeChild]:
@@ -82,7 +85,7 @@ async def test_a_stall_over_rdma_is_fenced_and_quiet(monkeypatch: pytest.MonkeyP
     beside = asyncio.create_task(failure(worker, ELSEWHERE, 10))
     stalled = await failure(worker, TO, 0.05)
     assert (stalled.reason, stalled.quiet) == ("Stalled", True)
-    assert [(each["path"], each["session"]) for each in child.fenced] == [(str(ARENA), TO.session)]
+    assert [each["session"] for each in child.fenced] == [TO.session]
     for error in (await beside, await failure(worker, ELSEWHERE, 1)):
         assert (error.reason, error.quiet) == ("WorkerStuck", True)
         assert TO.session in str(error)
