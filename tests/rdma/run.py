@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     """Returns the exit status: that of the first part that failed."""
     parser = argparse.ArgumentParser(prog="tests.rdma.run", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--seconds", type=float, default=400, help="limit of each part (400)")
+    parser.add_argument("--seconds", type=float, default=600, help="limit of each part (600)")
     parser.add_argument("-k", dest="wanted", default="", help="pytest's -k")
     options = parser.parse_args(arguments)
     result = 0
