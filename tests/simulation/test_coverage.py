@@ -178,10 +178,12 @@ class Step:
 
 
 def of_replica(state, event, place):
-    """An outcome alone seals what its publish filled, too."""
+    """An outcome alone seals what was filled, too; what ended undecided is emptied where it turns out wrong."""
     replica = Replica(s.ReplicaId(D, 0))
     fed(replica, Take("p", 1), s.Cut("p", D, (Bucket(offset=0, nbytes=10),)), s.Named("p", LINEAGE, 2))
     fed(replica, s.Digested("p", D, (B0,)), *([s.Copied("p")] if state == "FILLED" else []))
+    if event == "Broken":
+        return fed(replica, s.Copied("p"), s.Settled("p", None)), s.Broken("p", "x", "y"), "EMPTY"
     return replica, s.Settled("p", V1), "SEALED"
 
 

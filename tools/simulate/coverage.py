@@ -138,6 +138,7 @@ OUT_OF_REACH: dict[tuple[str, str, str, int], str] = {
         for state in ("COMMITTING", "REFUSED")
     },
     ("EngineLeader", "ABSENT", "LookFailed", 0): "the driver ends a look when the engine falls silent",
+    ("Replica", "SPENT", "Broken", 0): "what has its outcome is not broken any more",
     **{
         ("Replica", state, "Settled", 0): "the driver tells a version as decided before it tells the outcome"
         for state in ("FILLING", "FILLED")

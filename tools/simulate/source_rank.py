@@ -41,7 +41,7 @@ Replicas = list[tuple[str, ArenaFile, list[int]]]  # program, arena, buckets to 
 class Publish:
     """One call of publish()."""
 
-    __slots__ = ("copied", "id", "label", "name", "nonce", "sequence", "trouble", "version", "waiting")
+    __slots__ = ("copied", "ended", "id", "label", "name", "nonce", "sequence", "trouble", "version", "waiting")
 
     def __init__(self, id_: str, nonce: str, sequence: int, label: str) -> None:
         self.id = id_
@@ -51,6 +51,7 @@ class Publish:
         self.waiting: dict[str, Future] = {}  # by program: its arena
         self.version: v1.PublishAnswer | None = None
         self.copied = False
+        self.ended = False  # it has its outcome
         self.trouble: tuple[str, str] | None = None
 
 
@@ -284,7 +285,7 @@ class SourceRank:
     def begin(self, nonce: str, sequence: int, label: str) -> Work:
         """publish() was called: what a former Publisher copied, and has no name yet, is given up."""
         for former in list(self.publishes.values()):
-            if former.nonce != nonce and former.version is None:
+            if former.nonce != nonce and former.version is None and not former.ended:
                 self.broken(former.id, "TrainerRestarted", "another Publisher published before all ranks had")
         publish = Publish(self.world.nonce(16), nonce, sequence, label)
         self.publishes[publish.id] = publish
@@ -349,6 +350,7 @@ class SourceRank:
             version = yield from self._outcome(publish)
         except WeightSyncError as error:
             self.loop.note(self.name, "publish without an outcome", str(error))
+        publish.ended = True
         self.feed(s.Settled(publish.id, version))
         for old in list(self.publishes)[:-KEPT]:
             del self.publishes[old]

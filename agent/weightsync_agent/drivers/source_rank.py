@@ -118,7 +118,8 @@ class SourceRank:
         The coordinator voids it when it hears of our publish; which may be waiting for the very arena that it holds.
         """
         for publish in self.publishes.all():
-            if publish.request.nonce != nonce and publish.version is None and publish.trouble is None:
+            over = publish.trouble is not None or publish.outcome.done()
+            if publish.request.nonce != nonce and publish.version is None and not over:
                 self._break(publish, "TrainerRestarted", "another Publisher published before all ranks had")
 
     async def _take(self, publish: Publish) -> tuple[local.Replica, ...]:
