@@ -12,6 +12,7 @@ import zlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ from weightsync.errors import InputError
 from weightsync.layout import ITEMSIZE, Layout, Parameter, lay_out
 
 UNWRITTEN = 0xA5  # what load_weights finds in parameters: nobody's zero
+# Elements after which a large tensor's values repeat: making them is the slow part. A prime, so that rows differ.
+PERIOD = 2**20 + 7
 _NUMBER = re.compile(r"\d+")
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _FINITE = {1: 0x3F, 2: 0x3FFF, 4: 0x3FFFFFFF, 8: 0x3FFFFFFFFFFFFFFF}  # masks the exponent's highest bit, and the sign
@@ -125,10 +128,13 @@ def random_tensor(tensor: TensorCopies) -> torch.Tensor:
         return torch.randint(0, 2, tensor.shape, generator=_seeded(tensor.name)).bool()
     word = _WORDS[dtype.itemsize]
     highest = 2 ** (8 * dtype.itemsize - 1) - 1 if dtype.itemsize > 1 else 255
-    bits = torch.empty(tensor.shape, dtype=word).random_(0, highest, generator=_seeded(tensor.name))
+    count = prod(tensor.shape)
+    bits = torch.empty(min(count, PERIOD), dtype=word).random_(0, highest, generator=_seeded(tensor.name))
     if dtype.is_floating_point:
         bits &= _FINITE[dtype.itemsize]
-    return bits.view(dtype)
+    if count > PERIOD:
+        bits = bits.repeat(-(-count // PERIOD))[:count]
+    return bits.view(tensor.shape).view(dtype)
 
 
 def _seeded(name: str) -> torch.Generator:
