@@ -13,10 +13,11 @@ from pathlib import Path
 
 from tools.bench.scale import planning
 from tools.bench.scale.fleet import PODS_OF_ENGINE, TRAINERS, Fleet
-from tools.bench.scale.premises import Premises
+from tools.bench.scale.premises import PLAN_SECONDS, Premises
 from tools.cluster.light import LightCluster, running
 from tools.report.writing import write
 from tools.world.cluster import ApiServer
+from tools.world.processes import WorldError, wait
 from weightsync.measures import Measure
 from weightsync.report import LastSync, Report
 
@@ -142,14 +143,12 @@ class Trial:
 
     async def _roll(self) -> None:
         """All engines are replaced; in the middle the API server is killed, and every watch with it."""
-        server, started = ApiServer(self._cluster), time.monotonic()
+        started = time.monotonic()
         half = self._engines // 2
         await self._fleet.each(self._fleet.replace, range(half))
         rest = asyncio.create_task(self._fleet.each(self._fleet.replace, range(half, self._engines)))
         await asyncio.sleep(REPORT_SECONDS)
-        server.kill()
-        await asyncio.sleep(AWAY_SECONDS)
-        await asyncio.to_thread(server.start)
+        await self._without_api_server()
         await rest
         rolled = time.monotonic() - started
         await self._here.planned()
@@ -158,6 +157,16 @@ class Trial:
         self._note("engines wrong after a rolling update", await self._here.wrong(), how, bound=0)
         self._note("plan right after the last change", late, how, unit="s")
         await self._lost()
+
+    async def _without_api_server(self) -> None:
+        server = ApiServer(self._cluster)
+        server.kill()
+        await asyncio.sleep(AWAY_SECONDS)
+        try:
+            await asyncio.to_thread(server.start)
+        except WorldError:  # it is started, and has more to read than where this is used otherwise
+            client = self._cluster.client
+            await asyncio.to_thread(wait, "the API server with all its pods", client.is_ready, PLAN_SECONDS)
 
     async def _lost(self) -> None:
         """What happens while the operator does not look is found when it looks again."""

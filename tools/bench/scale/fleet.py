@@ -25,7 +25,7 @@ AT_ONCE = 16  # requests in flight
 PODS_OF_ENGINE = 2  # a rank each
 TRAINERS = 8  # a rank each, of one stage
 RETRY_SECONDS = 0.5
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 300.0  # of an API server that is away
 # What a pod of an engine carries besides, so that pods have a usual size.
 _ENVIRONMENT = [{"name": f"SETTING_{n}", "value": "x" * 40} for n in range(40)]
 
