@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from weightsync.bounds import MANY, PROGRAM, Rank
+from weightsync.convert.checkpoint import checkpoint_digest
 from weightsync.convert.series import AsCopies, Copies, Piece, TensorCopies
 from weightsync.errors import InputError
 from weightsync.layout import Layout
@@ -147,3 +148,11 @@ class CopyProgram(Record):
         table = self.model_dump(mode="json", exclude={"origin"}, exclude_defaults=True)
         text = json.dumps(table, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def checkpoint(self) -> str:
+        """Which checkpoint it reads: 16 bytes of blake2b over names, dtypes and shapes of all tensors, in hex.
+
+        All ranks of a model have one, whatever their parallelism: engines that share it can be fed together.
+        """
+        return checkpoint_digest(self.copies.series)

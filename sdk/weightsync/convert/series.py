@@ -207,19 +207,27 @@ def fold(tensors: Iterable[TensorCopies]) -> tuple[Series, ...]:
     return tuple(each for _, each in sorted(_fold(enumerate(tensors)), key=lambda pair: pair[0]))
 
 
+def last_number(name: str) -> tuple[str, int, str] | None:
+    """(before, number, after): the last whole number between dots, by which tensors are put into series."""
+    numbers = list(_NUMBER.finditer(name))
+    if not numbers or PLACE in name:
+        return None
+    start, stop = numbers[-1].span()
+    return name[:start], int(name[start:stop]), name[stop:]
+
+
 def _fold(tensors: Iterable[tuple[int, TensorCopies]]) -> list[tuple[int, Series]]:
     """Series with the position of the first of their members."""
     folded: list[tuple[int, Series]] = []
     lines: defaultdict[_Alike, list[_Member]] = defaultdict(list)
     for at, tensor in tensors:
-        numbers = list(_NUMBER.finditer(tensor.name))
-        if not numbers or PLACE in tensor.name:
+        numbered = last_number(tensor.name)
+        if numbered is None:
             folded.append((at, _series([tensor])))
             continue
-        start, stop = numbers[-1].span()
+        before, number, after = numbered
         alike = tuple((piece.box, piece.strides, piece.dtype) for piece in tensor.pieces)
-        key = (tensor.name[:start], tensor.name[stop:], tensor.dtype, tensor.shape, alike)
-        lines[key].append((int(tensor.name[start:stop]), at, tensor))
+        lines[before, after, tensor.dtype, tensor.shape, alike].append((number, at, tensor))
     for (before, after, *_), line in lines.items():
         for run in _runs(sorted(line, key=lambda member: member[0])):
             if len(run) < SHORTEST:
