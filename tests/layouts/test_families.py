@@ -88,3 +88,17 @@ def test_what_goes_nowhere_is_listed_without_pieces(ask: Ask) -> None:
     idle = {tensor.name for tensor in program.tensors if not tensor.pieces}
     assert idle == {name for name, _, _ in family.tensors if name.startswith("model.layers.2.")}
     assert len(program.tensors) == len(family.tensors)
+
+
+def test_flags_of_sglang_decide_how_an_engine_is_cut(ask: Ask) -> None:
+    """With attention in data parallel ranks each of two ranks holds whole attention, and half of every expert."""
+    family = families.qwen3_moe()
+    request = {"op": "make", "config": family.config, "tensors": family.tensors, "cut": {"tp": 2}, "rank": 1}
+    answer = ask({**request, "flags": ["--enable-dp-attention", "--dp", "2"]})
+    assert "refused" not in answer, answer["refused"]
+    program = CopyProgram.model_validate(answer["program"])
+    shapes = {row.name: row.shape for row in program.layout.parameters}
+    assert shapes["model.layers.0.self_attn.qkv_proj.weight"] == (128, 64)
+    assert shapes["model.layers.0.mlp.experts.w13_weight"] == (8, 32, 64)
+    digests = {name: hashlib.blake2b(data, digest_size=16).hexdigest() for name, data in replayed(program).items()}
+    assert digests == answer["digests"]

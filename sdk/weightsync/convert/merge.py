@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The parts of a CopyProgram. order: of the checkpoint's tensors, by where they go."""
+    """The parts of a CopyProgram. tensors: first those that go somewhere, by where; then the others."""
 
     layout: Layout
     tensors: tuple[TensorCopies, ...]

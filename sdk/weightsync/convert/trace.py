@@ -5,9 +5,7 @@ temporary tensors; whatever is no copy taints what it writes with its name. All 
 no byte of the checkpoint or of the model is needed, so that a model of any size is traced in little memory.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from weightsync.convert.block import BITS, CAST, Block, Computed, Constant, Part, Region, Term, align, named
 from weightsync.convert.grid import Irregular, Loop, dense, volume
 from weightsync.convert.header import Header
+from weightsync.convert.one_thread import in_this_thread
 from weightsync.errors import InputError
 
 aten = torch.ops.aten
@@ -27,7 +26,7 @@ _COPIES = {
     aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default, aten._reshape_copy.default,
     aten.detach_copy.default, aten.alias_copy.default, aten.view_copy.default, aten.expand_copy.default,
 }  # fmt: skip
-_FILLS = {aten.fill_.Scalar: 1, aten.zero_.default: None, aten.fill.Scalar: 1}
+_FILLS = {aten.fill_.Scalar, aten.zero_.default}
 _MADE = {
     aten.zeros.default: 0.0, aten.zeros_like.default: 0.0, aten.new_zeros.default: 0.0,
     aten.ones.default: 1.0, aten.ones_like.default: 1.0, aten.new_ones.default: 1.0,
@@ -57,11 +56,6 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def checkpoint_tensor(header: Header, device: str = "meta") -> torch.Tensor:
-    """A tensor of that shape and dtype, with no particular values."""
-    return torch.empty(header.shape, dtype=getattr(torch, header.dtype), device=device)
-
-
 class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the elements of checkpoint tensors into parameters."""
 
@@ -79,7 +73,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def feed(self, header: Header) -> torch.Tensor:
         """The tensor to give to load_weights for ``header``."""
-        tensor = checkpoint_tensor(header)
+        tensor = torch.empty(header.shape, dtype=getattr(torch, header.dtype), device="meta")
         self._keep(tensor, Block.of(header.name, header.shape, header.dtype))
         return tensor
 
@@ -96,10 +90,6 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The parameters' content."""
         return {seen.parameter: seen.block for seen in self._seen.values() if seen.parameter}
 
-    def forget(self) -> None:
-        """Let go of all but the parameters: what was given before will not be read again."""
-        self._seen = {key: seen for key, seen in self._seen.items() if seen.parameter}
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -113,8 +103,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func in {aten.cat.default, aten.stack.default}:
             self._join(func, out, args)
         elif func in _FILLS and self._known(args[0]) is not None:
-            value = 0.0 if _FILLS[func] is None else float(args[1])
-            self._fill(out, Constant(value))
+            self._fill(out, Constant(float(args[1]) if len(args) > 1 else 0.0))
         elif func in _MADE:
             self._fill(out, Constant(_MADE[func]))
         elif func not in _BLANK:
@@ -283,26 +272,6 @@ def _mutated(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[t
             given = args[at] if at < len(args) else kwargs.get(argument.name)
             found += [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
     return found
-
-
-@contextmanager
-def in_this_thread() -> Iterator[None]:
-    """Make thread pools run what is submitted at once: a dispatch mode sees only the thread that entered it."""
-    submit = ThreadPoolExecutor.submit
-
-    def at_once(self: ThreadPoolExecutor, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it, as from a real pool
-            future.set_exception(error)
-        return future
-
-    ThreadPoolExecutor.submit = at_once  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    finally:
-        ThreadPoolExecutor.submit = submit  # type: ignore[method-assign]
 
 
 def trace(
