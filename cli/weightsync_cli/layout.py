@@ -78,7 +78,8 @@ def _progress(terminal: Console, ranks: int) -> Iterator[tuple[Progress, TaskID]
 
 
 def _show(console: Console, summary: Summary, out: Path) -> None:
-    table = Table("rank", "parameters", "tensors held", "copies", "MB", "compared", "s", "program", box=None)
+    table = Table("rank", "parameters", "tensors held", "copies", "MB", "compared", "s", box=None)
+    table.add_column("program", overflow="fold")
     for row in summary.ranks:
         seconds = row.build_seconds + row.trace_seconds + row.check_seconds
         held = f"{row.held} of {row.tensors}"
