@@ -22,7 +22,7 @@ from weightsync.wire.v1 import (
     ShardDigests,
 )
 from weightsync_agent.arenas.files import SourceArenas, sealed_in
-from weightsync_agent.arenas.sizing import Room
+from weightsync_agent.arenas.sizing import Room, room_for_replicas
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.coordination import Coordination
 from weightsync_agent.drivers.kept_term import KeptTerm, OwnTerms
@@ -116,11 +116,14 @@ class TrainerAgent:
             self._make(newest.who).recover(records)
 
     def _announce(self) -> None:
+        ranks = tuple(source.who for _, source in sorted(self._sources.items()))
+        stages = max((who.stages for who in ranks), default=1)
         self._common.own_pod.announce(
             Announcement(
                 address=self._common.settings.address,
-                ready=bool(self._sources),
-                sources=tuple(source.who for _, source in sorted(self._sources.items())),
+                ready=bool(ranks),
+                sources=ranks,
+                room_bytes=room_for_replicas(self._common.limit, self._common.settings.source_arenas, stages),
             )
         )
 

@@ -1,4 +1,4 @@
-"""Whether an arena fits into the memory that the agent may use."""
+"""Whether an arena fits into the memory that the agent may use, and what is said of it before there is one."""
 
 from weightsync.errors import InputError
 from weightsync.units import format_bytes
@@ -13,6 +13,17 @@ def check_room(wanted: int, limit: int | None, what: str) -> None:
             f"{what} needs {format_bytes(wanted)}, and the memory limit is {format_bytes(limit)}: raise the agent "
             f"container's limit to at least {format_bytes(wanted + HEADROOM)}"
         )
+
+
+def room_for_replicas(limit: int | None, arenas: int, stages: int) -> int:
+    """Bytes that replicas may take together in a source's pod, one arena of each; 0: nothing limits them.
+
+    arenas: of one replica. stages: an arena counts whole here, whatever its stage fills of it, where whoever plans
+    counts a stage's part: so the room is that of a part, and no more replicas are planned than Room lets be made.
+    """
+    if limit is None:
+        return 0
+    return max(1, (limit - HEADROOM) // (arenas * stages))  # none at all is not "nothing limits them"
 
 
 class Room:

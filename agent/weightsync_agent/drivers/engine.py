@@ -226,6 +226,9 @@ class EngineDriver:
                 incarnation=self.machine.incarnation,
                 ready=ready,
                 targets=self._ranks.announced(),
+                engine_ranks=self._look_at.engine_ranks,
+                checkpoint=self._ranks.checkpoint,
+                replica_bytes=self._ranks.replica_bytes,
                 refused=(self.machine.problem or self._look_at.missing)[:1024],
             )
         )

@@ -38,6 +38,7 @@ class Look:
         self._file = journal
         self._ranks = ranks
         self.base = ""  # what a fresh engine calls its checkpoint
+        self.engine_ranks = 0  # of the whole engine, as it says itself; 0 before the first look
         self.missing = ""  # why there are no copy programs, while a look waits for them
         self._tell = tell
         self._goes_on = False
@@ -47,6 +48,7 @@ class Look:
         adapter = self._adapter
         adapter.forget()
         info = await adapter.info()
+        self.engine_ranks = len(info.ranks)
         if info.refusal:
             return Seen("", Fresh(), info.refusal, info.weight_version)
         journal, unreadable = await in_thread(self._read)

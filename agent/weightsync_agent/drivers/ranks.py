@@ -111,6 +111,17 @@ class EngineRanks:
             for rank, target in sorted(self.targets.items())
         )
 
+    @property
+    def checkpoint(self) -> str:
+        """What all ranks' programs read; "" where there is none, or they do not read the same."""
+        read = {target.program.checkpoint for target in self.targets.values()}
+        return read.pop() if len(read) == 1 else ""
+
+    @property
+    def replica_bytes(self) -> int:
+        """Of the largest rank's replica; 0 before the first look."""
+        return max((target.program.layout.nbytes for target in self.targets.values()), default=0)
+
     async def recovered(self, journal: Journal) -> bool:
         """Every rank's sealed arena holds the journal's version, byte for byte."""
         equal = [

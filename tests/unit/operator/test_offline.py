@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from tests.build.pods import engine, shard, trainer
+from tests.build.pods import OTHER_LAYOUT, engine, shard, trainer
 from weightsync.errors import InputError
 from weightsync.plan import PlanFile
 from weightsync_operator.inventory import Inventory, draft
@@ -72,6 +73,35 @@ async def test_a_plan_file_follows_the_inventory(tmp_path: Path) -> None:
         inventory(tmp_path / "agents.yaml", where, transfer={"bucketSize": "1Mi"})
         assert (await planner.step(session))[2] is True
         assert PlanFile.load(out).plan.generation == 2
+
+
+def saying(pod: Pod, **said: object) -> Pod:
+    """The same pod, whose agent says more."""
+    assert pod.announcement is not None
+    return replace(pod, announcement=pod.announcement.model_copy(update=said))
+
+
+@pytest.mark.parametrize(
+    ("room", "planned"),
+    [pytest.param(0, ["e0", "e1"], id="any room"), pytest.param(20, ["e0"], id="room for one engine's replicas")],
+)
+async def test_a_plan_file_serves_all_layouts_of_a_checkpoint_that_fit(
+    tmp_path: Path, room: int, planned: list[str]
+) -> None:
+    """What agents say of checkpoint, replicas and room counts here as it does for pods."""
+    read = {"checkpoint": "c" * 32, "replica_bytes": 20}
+    pods = {
+        "t0": saying(trainer("t0"), room_bytes=room),
+        "e0": saying(engine("e0"), engine_ranks=1, **read),
+        "e1": saying(engine("e1", ranks=2, layout=OTHER_LAYOUT), engine_ranks=2, **read),
+    }
+    out = tmp_path / "plan.json"
+    async with agents(pods) as where, ClientSession() as session:
+        drafted, _, _ = await Planner(inventory(tmp_path / "agents.yaml", where), out).step(session)
+    assert [engine.name for engine in PlanFile.load(out).plan.engines] == planned
+    assert [(out.engine, out.reason) for out in drafted.engines.refused] == [
+        (name, "SourcesFull") for name in ("e0", "e1") if name not in planned
+    ]
 
 
 async def test_an_agent_that_falls_silent_stays_planned(tmp_path: Path) -> None:

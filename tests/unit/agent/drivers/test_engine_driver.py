@@ -251,6 +251,32 @@ async def test_a_second_look_ends_the_first(tmp_path: Path) -> None:
     await world.driver.close()
 
 
+async def test_what_an_engine_announces_of_itself(tmp_path: Path) -> None:
+    """Before the first look nothing; then how many ranks it has, what they read and how large the largest is."""
+    world = World(tmp_path, ranks=2)
+    world.driver._announce()
+    before = world.pod.announcement
+    assert before is not None
+    assert (before.engine_ranks, before.checkpoint, before.replica_bytes) == (0, "", 0)
+    await world.seen()
+    said = world.pod.announcement
+    assert said is not None
+    assert (said.engine_ranks, said.checkpoint, said.replica_bytes) == (2, program().checkpoint, LAYOUT.nbytes)
+    await world.driver.close()
+
+
+async def test_ranks_that_read_different_checkpoints_announce_none(tmp_path: Path) -> None:
+    """Whoever plans then compares layouts, as with an agent that does not know."""
+    world = World(tmp_path, ranks=2)
+    other = CopyProgram(rank=1, layout=LAYOUT, tensors=(program().tensors[0]._replace(name="v"),))
+    Volume(tmp_path).rank_program(1).write_text(other.model_dump_json())
+    await world.seen()
+    said = world.pod.announcement
+    assert said is not None
+    assert (len(said.targets), said.checkpoint) == (2, "")
+    await world.driver.close()
+
+
 async def test_no_look_stands_in_the_way_of_a_refusal(tmp_path: Path) -> None:
     """A commit that comes in a look is refused at once: the look may last as long as the engine's start."""
     world = World(tmp_path)
