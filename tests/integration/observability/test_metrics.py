@@ -11,7 +11,7 @@ from tools.generate import dashboard
 from tools.generate.metrics import Described, groups
 from tools.world.processes import WorldError, wait
 
-pytestmark = [pytest.mark.apiserver, pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.apiserver, pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(480)]
 
 ROOT = Path(__file__).resolve().parents[3]
 ALERTS = ROOT / "charts/weightsync/files/alerts.yaml"
@@ -28,7 +28,7 @@ def test_every_metric_of_the_reference_is_fed(scraped: Scraped) -> None:
         return [one.name for rows in groups().values() for one in rows if not _fed(scraped, one)]
 
     try:
-        wait("every metric being fed", lambda: not unfed(), 20 * SCRAPE_SECONDS)
+        wait("every metric being fed", lambda: not unfed(), 60 * SCRAPE_SECONDS)
     except WorldError:
         pytest.fail(f"never fed: {', '.join(unfed())}")
 
@@ -59,7 +59,7 @@ QUERIES = [
 def test_every_query_of_the_dashboard_returns_data(scraped: Scraped, title: str, expression: str) -> None:
     """With every namespace chosen."""
     asked = expression.replace("$namespace", ".*").replace("$__rate_interval", WINDOW)
-    wait(f"{title}: {asked} having data", lambda: _numbers(scraped, asked), 10 * SCRAPE_SECONDS)
+    wait(f"{title}: {asked} having data", lambda: _numbers(scraped, asked), 60 * SCRAPE_SECONDS)
 
 
 def _numbers(scraped: Scraped, expression: str) -> bool:
@@ -78,7 +78,7 @@ def test_every_query_of_the_alerts_returns_data(scraped: Scraped, rule: dict[str
     query, operator, bound = rule["expr"].rsplit(" ", 2)
     assert operator in ("<", ">")
     assert float(bound) >= 0
-    wait(f"{rule['alert']}: {query} having data", lambda: _numbers(scraped, query), 10 * SCRAPE_SECONDS)
+    wait(f"{rule['alert']}: {query} having data", lambda: _numbers(scraped, query), 60 * SCRAPE_SECONDS)
     scraped.query(rule["expr"])
 
 
