@@ -170,7 +170,8 @@ class RouteWrites:
 
     def _failed(self, call: Call, error: TransferError) -> None:
         if error.reason == STALLED:
-            self._open.add(call.lane)
+            if not error.quiet:  # else the write was ended at its source: nothing reads the arena for it any more
+                self._open.add(call.lane)
             if not self._over:
                 self._tell(s.RouteStalled(self._id, call.lane))
         elif error.quiet and error.reason in (STOPPED, STUCK, DIED) and self._broke is None:

@@ -47,6 +47,7 @@ class FakeWorker:
         self.capabilities = SimpleNamespace(transport="tcp")
         self.raises: BaseException | None = None
         self.hangs: set[str] = set()  # sessions to which nothing becomes terminal
+        self.fences = False  # a write that stalls is ended at its source
         self.digested: list[int] = []
         self.mapped: list[tuple[str, Path]] = []
         self.bytes = D  # what every bucket is read as
@@ -92,7 +93,7 @@ class FakeWorker:
         await asyncio.wait({self.dead}, timeout=stall_seconds)
         if self.dead.done():
             raise TransferError("killed", reason=DIED, quiet=False)
-        raise TransferError("nothing ended", reason=STALLED)
+        raise TransferError("nothing ended", reason=STALLED, quiet=self.fences)
 
     def kill(self) -> None:
         if not self.dead.done():

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from weightsync.buckets import Bucket
 from weightsync.digests import BucketDigest
 from weightsync.errors import TransferError
@@ -74,8 +76,8 @@ class Rig:
         return [(at, event) for at, event in self.told if isinstance(event, kind)]
 
 
-def stalled() -> TransferError:
-    return TransferError("nothing ended", reason=STALLED)
+def stalled(quiet: bool = False) -> TransferError:
+    return TransferError("nothing ended", reason=STALLED, quiet=quiet)
 
 
 def test_a_stall_is_told_at_once_and_the_write_breaks_when_no_call_is_left(in_virtual_time: Run) -> None:
@@ -89,6 +91,32 @@ def test_a_stall_is_told_at_once_and_the_write_breaks_when_no_call_is_left(in_vi
         ((at, broke),) = rig.events(r.WriteBroke)
         assert (at, broke.quiet, broke.reason) == (8.0, False, STALLED)
         assert rig.writes.close() == (0,)
+
+    in_virtual_time(main())
+
+
+@pytest.mark.parametrize(
+    ("quiet", "open_"),
+    [
+        pytest.param((False, False), (0,), id="bytes may still land: the lane's end frees the arena"),
+        pytest.param((True, True), (), id="ended at their source: the arena is free"),
+        pytest.param((True, False), (0,), id="only the first is ended: the lane's end frees the arena"),
+        pytest.param((False, True), (0,), id="only the second is ended: the lane's end frees the arena"),
+    ],
+)
+def test_a_stalled_write_holds_its_arena_unless_it_was_ended_at_its_source(
+    in_virtual_time: Run, quiet: tuple[bool, bool], open_: tuple[int, ...]
+) -> None:
+    """Either way the stall is told: the target is a suspect. One write that may land makes the route unquiet."""
+
+    async def main() -> None:
+        rig = Rig([(5.0, stalled(quiet[0])), (6.0, stalled(quiet[1]))])
+        rig.writes.add(buckets(2 * BATCH))
+        await asyncio.sleep(20)
+        assert rig.events(s.RouteStalled)[0] == (5.0, s.RouteStalled(ID, 0))
+        ((_, broke),) = rig.events(r.WriteBroke)
+        assert (broke.quiet, broke.reason) == (all(quiet), STALLED)
+        assert rig.writes.close() == open_
 
     in_virtual_time(main())
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from weightsync.errors import TransferError
 from weightsync.wire.v1 import OrderEnd
 from weightsync_agent.transfer.supervisor import DIED, STUCK
@@ -43,6 +45,35 @@ def test_a_stalled_target_fails_alone(world: Run, in_virtual_time: Run) -> None:
         assert [end.resent for end in w.client.paths("/v1/routes") if end.verified] == [4096, 4096]
         told = [receipt for receipt in w.client.paths("/v1/receipts") if receipt.last]
         assert len(told) == 2
+        await w.source.close()
+
+    in_virtual_time(main())
+
+
+@pytest.mark.parametrize(
+    ("fences", "readers"),
+    [
+        pytest.param(False, {"t", "u"}, id="its bytes may land: its worker's end frees it"),
+        pytest.param(True, {"u"}, id="it was ended at its source: it reads no more"),
+    ],
+)
+def test_what_a_stalled_route_holds(world: Run, in_virtual_time: Run, fences: bool, readers: set[str]) -> None:
+    """While another route still writes through the same worker; its target is told to be quiet, or is not told."""
+
+    async def main() -> None:
+        w = world()
+        await filled(w)
+        w.workers[0].hangs, w.workers[0].fences, w.workers[0].pace = {"t:1"}, fences, 5.5
+        await w.source.order(w.order(1, targets=("t", "u")))
+        await asyncio.sleep(5.3)
+        assert ends(w) == {"t": (False, "Stalled")}
+        assert not w.workers[0].dead.done()
+        assert {route.target for replica in w.replicas() for route in replica.readers} == readers
+        last = [receipt for receipt in w.client.paths("/v1/receipts") if receipt.last]
+        assert [bool(receipt.failed) for receipt in last] == [True] * fences
+        await asyncio.sleep(12)
+        assert ends(w)["u"] == (True, "")
+        assert [replica.readers for replica in w.replicas()] == [set()]
         await w.source.close()
 
     in_virtual_time(main())
