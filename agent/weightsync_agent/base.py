@@ -1,6 +1,7 @@
 """What both roles of an agent have: volume, peers, identity, and what every agent serves."""
 
 import os
+from collections.abc import Collection
 
 import structlog
 from aiohttp import web
@@ -16,7 +17,7 @@ from weightsync_agent.settings import Settings
 from weightsync_agent.transfer import capabilities
 from weightsync_agent.transfer.settings import child_environment
 from weightsync_agent.transfer.supervisor import TransferWorker
-from weightsync_agent.transport import transfer_settings
+from weightsync_agent.transport import chosen, of_rank, transfer_settings
 from weightsync_agent.volume import Volume
 
 log = structlog.get_logger(__name__)
@@ -32,14 +33,17 @@ class Common:
         self.client = PeerClient(credentials.headers)
         self.volume = Volume(settings.directory, settings.programs)
         self.limit = memory_limit(settings.memory_limit)
-        self.transfer = transfer_settings(settings)
+        decision = chosen(settings)
+        self.transfer = transfer_settings(settings, decision)
+        self._devices = decision.devices
         environment = child_environment(self.transfer, settings.host, os.environ)
         self.capabilities = capabilities.of(capabilities.installed(), environment)
         self.ready = False
 
-    async def start_worker(self, name: str) -> TransferWorker:
-        """A transfer worker of this agent; its death is logged, and the next use of it fails."""
-        worker = await TransferWorker.start(self.settings.host, self.transfer, name=name)
+    async def start_worker(self, name: str, rank: int, ranks: Collection[int]) -> TransferWorker:
+        """A transfer worker of one of this pod's ranks; its death is logged, and the next use of it fails."""
+        settings = of_rank(self.transfer, self._devices, rank, ranks)
+        worker = await TransferWorker.start(self.settings.host, settings, name=name)
         log.info("transfer worker", name=name, session=worker.session, transport=worker.capabilities.transport)
         return worker
 

@@ -103,7 +103,8 @@ class TrainerAgent:
             arenas=SourceArenas(common.volume.arenas, who.rank, self._room),
             pairing=PairingFile.within(common.volume.directory, who.rank),
             count=common.settings.source_arenas,
-            start=common.start_worker,
+            # Those that have connected by the time of a worker's start, which is its first use.
+            start=lambda name: common.start_worker(name, who.rank, self._sources.keys()),
             term=KeptTerm(common.volume.directory, str(who.rank)),
         )
         return source

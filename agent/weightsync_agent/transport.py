@@ -1,9 +1,13 @@
 """From an agent's settings and this pod's devices to what its transfer workers are started with."""
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
 import structlog
 
 from weightsync_agent.devices import sysfs, verbs
-from weightsync_agent.devices.choice import Decision, decide
+from weightsync_agent.devices.choice import Decision, Place, assign, decide
+from weightsync_agent.devices.records import Device
 from weightsync_agent.settings import Settings
 from weightsync_agent.transfer.settings import TransferSettings, Verbs
 
@@ -28,9 +32,8 @@ def chosen(settings: Settings) -> Decision:
     )
 
 
-def transfer_settings(settings: Settings) -> TransferSettings:
+def transfer_settings(settings: Settings, decision: Decision) -> TransferSettings:
     """What the agent's workers are started with; the choice and its reason are logged."""
-    decision = chosen(settings)
     tell = log.warning if settings.transport == "auto" and decision.transport == "tcp" else log.info
     names = tuple(device.name for device in decision.devices)
     tell("transport", transport=decision.transport, wanted=settings.transport, devices=names, why=decision.why)
@@ -53,3 +56,17 @@ def transfer_settings(settings: Settings) -> TransferSettings:
             retries=settings.retries,
         ),
     )
+
+
+def of_rank(
+    common: TransferSettings, devices: Sequence[Device], rank: int, ranks: Collection[int]
+) -> TransferSettings:
+    """What the workers of one rank are started with: its own devices, of those that the agent may use.
+
+    ranks: of this pod, ``rank`` among them. Where their accelerators are is not known here: devices are shared out in
+    the order of names and ranks, as machines with a device for each accelerator number them.
+    """
+    if common.transport != "rdma" or not devices:
+        return common
+    given = assign([Place()] * len(ranks), devices)[sorted(ranks).index(rank)]
+    return replace(common, verbs=replace(common.verbs, devices=given))

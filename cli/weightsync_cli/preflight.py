@@ -69,7 +69,9 @@ def command(  # noqa: PLR0917 - typer calls it by name
         role="engine", plan="file:/preflight", own_uid="preflight", auth="none", **given
     )
     with tempfile.TemporaryDirectory(prefix="weightsync-preflight-", dir=_shared(settings)) as folder:
-        place = writes.Place(settings.host, transport.transfer_settings(settings), Path(folder))
+        place = writes.Place(
+            settings.host, transport.transfer_settings(settings, transport.chosen(settings)), Path(folder)
+        )
         if listen is not None:
             with contextlib.suppress(KeyboardInterrupt):
                 asyncio.run(writes.listen(place, listen, lambda port: _say(output, settings, port)))

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -143,7 +143,7 @@ class Running:
         proof = auth.by_secret(self.settings.secret_file)
         common = self.common = Common(self.settings, NoPod(), proof.credentials, self._verifier or proof.verifier)
 
-        async def start_worker(name: str) -> Any:
+        async def start_worker(name: str, rank: int, ranks: Collection[int]) -> Any:
             return Worker(common.capabilities)
 
         common.start_worker = start_worker  # type: ignore[method-assign]

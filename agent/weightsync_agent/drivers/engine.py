@@ -28,8 +28,8 @@ from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
 from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.look import Look
 from weightsync_agent.drivers.programs import Programs
-from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
-from weightsync_agent.drivers.ranks import EngineRanks
+from weightsync_agent.drivers.rank_target import RankTarget
+from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
 from weightsync_agent.engines.base import EngineAdapter, PauseMode
 from weightsync_agent.engines.sequence import commit_steps, refusal
 from weightsync_agent.journal.file import StateFile
@@ -62,7 +62,7 @@ class EngineDriver:
         journal: StateFile[Journal],
         own_pod: OwnPod,
         programs: Programs,
-        start: StartWorker,
+        start: StartRankWorker,
         memory_limit: int | None,
         probe_seconds: float,
         arenas: int = 1,

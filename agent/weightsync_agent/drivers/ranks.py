@@ -1,6 +1,6 @@
 """The engine's ranks as this agent holds them: arenas, with one receiving worker for each rank."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from weightsync.announcement import TargetRank
 from weightsync.arena import NO_GRANT, Header
@@ -14,7 +14,11 @@ from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.engines.base import ArenaRef
 from weightsync_agent.journal.records import BASE, Journal
+from weightsync_agent.transfer.supervisor import TransferWorker
 from weightsync_agent.volume import Volume
+
+# The worker's name, its rank, and all ranks of the pod: they share its devices.
+StartRankWorker = Callable[[str, int, Collection[int]], Awaitable[TransferWorker]]
 
 
 class EngineRanks:
@@ -24,7 +28,7 @@ class EngineRanks:
         self,
         volume: Volume,
         programs: Programs,
-        start: StartWorker,
+        start: StartRankWorker,
         *,
         memory_limit: int | None,
         arenas: int,
@@ -45,6 +49,7 @@ class EngineRanks:
         Raises InputError where all of them do not fit into the memory limit.
         """
         programs = tuple(programs)
+        ranks = tuple(program.rank for program in programs)
         held = self._arenas * sum(program.layout.nbytes for program in programs)
         check_room(held, self._limit, f"{self._arenas} arenas for each of {len(programs)} ranks: together they")
         for program in programs:
@@ -55,9 +60,13 @@ class EngineRanks:
                 del self.targets[program.rank]
                 await known.close()
             await in_thread(self._programs.put, program)
-            target = RankTarget(program, self.volume.arenas, self._start, arenas=self._arenas, served=self._served)
+            start = self._start_of(program.rank, ranks)
+            target = RankTarget(program, self.volume.arenas, start, arenas=self._arenas, served=self._served)
             await target.open()
             self.targets[program.rank] = target
+
+    def _start_of(self, rank: int, ranks: Collection[int]) -> StartWorker:
+        return lambda name: self._start(name, rank, ranks)
 
     def find(self, rank: int) -> RankTarget:
         """The rank. Raises Refused where the engine has no such rank (yet)."""

@@ -8,7 +8,9 @@ import pytest
 from tests.unit.agent.devices import trees
 from weightsync_agent import transport
 from weightsync_agent.devices import sysfs, verbs
+from weightsync_agent.devices.records import Device, Port
 from weightsync_agent.settings import Settings
+from weightsync_agent.transfer.settings import TransferSettings, Verbs
 
 
 @pytest.fixture
@@ -26,11 +28,16 @@ def settings(**fields: Any) -> Settings:
     return Settings(role="engine", plan="file:/plan", own_uid="engine-0", **fields)
 
 
+def started_with(**fields: Any) -> TransferSettings:
+    """What workers of an agent with these settings are started with."""
+    return transport.transfer_settings(settings(**fields), transport.chosen(settings(**fields)))
+
+
 def test_tcp_looks_at_no_device(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default: what a machine has does not matter."""
     trees.roce(machine)
     monkeypatch.delattr(sysfs, "discover")
-    found = transport.transfer_settings(settings())
+    found = started_with()
     assert (found.transport, found.verbs.devices) == ("tcp", ())
 
 
@@ -38,7 +45,7 @@ def test_auto_takes_the_usable_devices_and_the_overrides(machine: Path) -> None:
     """Names go to Mooncake, so that it uses no other; overrides stand beside them."""
     trees.roce(machine)
     trees.down(machine)
-    found = transport.transfer_settings(settings(transport="auto", gid_index=3, traffic_class=106, rdma_mtu=4096))
+    found = started_with(transport="auto", gid_index=3, traffic_class=106, rdma_mtu=4096)
     assert (found.transport, found.verbs.devices) == ("rdma", ("mlx5_1",))
     assert (found.verbs.gid_index, found.verbs.traffic_class, found.verbs.mtu) == (3, 106, 4096)
 
@@ -46,11 +53,47 @@ def test_auto_takes_the_usable_devices_and_the_overrides(machine: Path) -> None:
 def test_auto_takes_tcp_where_nothing_is_usable(machine: Path) -> None:
     """Here the port is down."""
     trees.down(machine)
-    assert transport.transfer_settings(settings(transport="auto")).transport == "tcp"
+    assert started_with(transport="auto").transport == "tcp"
 
 
 def test_rdma_stays_rdma_where_nothing_is_usable(machine: Path) -> None:
     """Its workers will not start, and say why."""
     trees.down(machine)
-    found = transport.transfer_settings(settings(transport="rdma", devices="mlx5_2"))
+    found = started_with(transport="rdma", devices="mlx5_2")
     assert (found.transport, found.verbs.devices) == ("rdma", ("mlx5_2",))
+
+
+FAST, SLOW = (Port(1, "ACTIVE", "LinkUp", "InfiniBand", gbit, lid=1) for gbit in (400.0, 25.0))
+NICS = tuple(Device(f"mlx5_{number}", (FAST,)) for number in range(4))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "devices", "given"),
+    [
+        pytest.param([0], NICS, {0: "0123"}, id="one rank has all"),
+        pytest.param([0, 1], NICS, {0: "02", 1: "13"}, id="two ranks share four"),
+        pytest.param([4, 5, 6, 7], NICS, {4: "0", 5: "1", 6: "2", 7: "3"}, id="one each, on any node of a trainer"),
+        pytest.param([0, 1, 2], NICS[:2], {0: "0", 1: "1", 2: "0"}, id="more ranks than devices"),
+        pytest.param([0], (*NICS[:2], Device("mlx5_9", (SLOW,))), {0: "01"}, id="a slow one beside fast ones"),
+    ],
+)
+def test_the_devices_of_a_rank(ranks: list[int], devices: tuple[Device, ...], given: dict[int, str]) -> None:
+    """All ranks of a pod share the devices that its agent may use; nothing else of the settings differs."""
+    common = TransferSettings(transport="rdma", verbs=Verbs(devices=("all",), mtu=4096))
+    found = {rank: transport.of_rank(common, devices, rank, ranks) for rank in ranks}
+    assert {rank: each.verbs.devices for rank, each in found.items()} == {
+        rank: tuple(f"mlx5_{number}" for number in numbers) for rank, numbers in given.items()
+    }
+    assert {each.verbs.mtu for each in found.values()} == {4096}
+
+
+@pytest.mark.parametrize(
+    ("common", "devices"),
+    [
+        pytest.param(TransferSettings(), NICS, id="over TCP"),
+        pytest.param(TransferSettings(transport="rdma", verbs=Verbs(devices=("mlx5_7",))), (), id="none is usable"),
+    ],
+)
+def test_nothing_is_shared_out(common: TransferSettings, devices: tuple[Device, ...]) -> None:
+    """A name that cannot be used goes to Mooncake all the same: its refusal ends the worker."""
+    assert transport.of_rank(common, devices, 1, [0, 1]) == common

@@ -1,7 +1,7 @@
 """An engine's driver: one look at a time, commits that always end, gates that are asked for until they are known."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -181,6 +181,7 @@ class World:
         for rank in range(ranks):
             volume.rank_program(rank).write_text(program(rank).model_dump_json())
         self.broken: list[Exception] = []  # of the next workers
+        self.started: list[tuple[str, int, tuple[int, ...]]] = []
         adapter: Any = self.engine
         programs: Any = Programs()
         self.driver = EngineDriver(
@@ -189,7 +190,8 @@ class World:
             initial_gate=initial_gate,
         )  # fmt: skip
 
-    async def start(self, name: str) -> Any:
+    async def start(self, name: str, rank: int, ranks: Collection[int]) -> Any:
+        self.started.append((name, rank, tuple(ranks)))
         self.workers.append(Worker(self.broken.pop() if self.broken else None))
         return self.workers[-1]
 
@@ -262,6 +264,18 @@ async def test_what_an_engine_announces_of_itself(tmp_path: Path) -> None:
     said = world.pod.announcement
     assert said is not None
     assert (said.engine_ranks, said.checkpoint, said.replica_bytes) == (2, program().checkpoint, LAYOUT.nbytes)
+    await world.driver.close()
+
+
+async def test_a_worker_is_started_for_its_rank_of_all(tmp_path: Path) -> None:
+    """So that the ranks of a pod share its devices; also where one is started again."""
+    world = World(tmp_path, ranks=2)
+    await world.seen()
+    assert world.started == [("target-0", 0, (0, 1)), ("target-1", 1, (0, 1))]
+    world.workers[1].kill()
+    async with asyncio.timeout(10):
+        await world.driver.targets[1]._living_worker()
+    assert world.started[2:] == [("target-1", 1, (0, 1))]
     await world.driver.close()
 
 
