@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import structlog
+
 from weightsync.version import Version, torn_name
 from weightsync_agent import failpoints
 from weightsync_agent.drivers.rank_target import RankTarget
@@ -18,6 +20,8 @@ from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
 from weightsync_agent.protocol.engine_leader import NOT_CERTIFIED
 
+log = structlog.get_logger(__name__)
+
 FLUSH_SECONDS = 10.0  # for the engine to let its cache be flushed
 
 
@@ -25,7 +29,7 @@ FLUSH_SECONDS = 10.0  # for the engine to let its cache be flushed
 class CommitContext:
     """One commit: what its steps need, and its times.
 
-    pause_seconds: from the pause's call to the continue's answer.
+    pause_seconds: from the pause's call to the continue's answer; step_seconds: of each step, when it last ran.
     """
 
     version: Version
@@ -40,6 +44,7 @@ class CommitContext:
     paused_at: float = 0.0
     pause_seconds: float = 0.0
     apply_seconds: float = 0.0
+    step_seconds: dict[str, float] = field(default_factory=dict)
 
     def journal(self, state: JournalState) -> Journal:
         """The record that says so."""
@@ -86,6 +91,18 @@ class StepRunner:
 
     async def run(self, step: Enum, context: CommitContext) -> None:
         """Return when what the step's value says has been reached."""
+        began = time.monotonic()
+        await self._run(step, context)
+        context.step_seconds[step.name] = round(time.monotonic() - began, 4)
+        if step is Step.CONTINUE:
+            log.info(
+                "committed",
+                version=context.version.name,
+                pause=round(context.pause_seconds, 4),
+                **context.step_seconds,
+            )
+
+    async def _run(self, step: Enum, context: CommitContext) -> None:
         name = context.version.name
         match step:
             case Step.JOURNAL_TORN | Step.JOURNAL_CURRENT:
@@ -122,7 +139,8 @@ class StepRunner:
             for ref in context.arenas:
                 await self._targets[ref.rank].apply_begins(ref.grant)
             await failpoints.reach("target", "applying")
-            await self._adapter.apply(context.arenas)
+            for rank in await self._adapter.apply(context.arenas):
+                log.info("applied", **rank.model_dump())
         finally:
             for ref in context.arenas:
                 await self._targets[ref.rank].apply_ends(ref.grant)

@@ -41,6 +41,8 @@ def left_out(capabilities: Capabilities, pause_mode: PauseMode) -> dict[Step, st
         omitted[Step.BEGIN] = omitted[Step.END] = "the engine's release has no weight-update sessions"
     if pause_mode == "InPlace":
         omitted[Step.FLUSH] = "requests stopped in place go on with the KV cache that they have"
+    if pause_mode == "Abort":
+        omitted[Step.FLUSH] = "the pause flushed when the last request was gone, and a paused engine computes nothing"
     return omitted
 
 

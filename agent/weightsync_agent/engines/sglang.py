@@ -157,25 +157,23 @@ class SGLangEngine:
         serving, self._life.paused = self._life.paused is False, None
         if mode == "Abort":
             await self._control(PAUSE, {"mode": MODES["Retract"]})
-            await self._control("/abort_request", {"abort_all": True})
-            if not await self._drained() and serving:
-                # Some requests end in a running scheduler only (a grammar that is being compiled). The engine served
-                # until now, so its memory is whole: it may run until they have ended.
-                await self._control(CONTINUE, {"torch_empty_cache": False})
-                await self._control(PAUSE, {"mode": MODES["Abort"]})
+            await self._drain(serving)
         else:
             await self._control(PAUSE, {"mode": MODES[mode]})
         self._life.paused = True
 
-    async def _drained(self) -> bool:
-        """No request is left: that is what a flush wants, too."""
+    async def _drain(self, serving: bool) -> None:
+        """Leave no request and no KV cache in a retracted engine. Raises EngineError where some stay."""
         try:
-            await self.flush(self._deadlines.drain)
+            await self._flush(self._deadlines.drain, abort=True)
         except EngineError as error:
-            if error.reason != "FlushRefused":
+            if error.reason != "FlushRefused" or not serving:
                 raise
-            return False
-        return True
+            # Some requests end in a running scheduler only (a grammar that is being compiled). The engine served
+            # until now, so its memory is whole: it may run until they have ended.
+            await self._control(CONTINUE, {"torch_empty_cache": False})
+            await self._control(PAUSE, {"mode": MODES["Abort"]})
+            await self._flush(self._deadlines.drain, abort=True)
 
     async def resume(self) -> None:
         """See EngineAdapter."""
@@ -199,6 +197,10 @@ class SGLangEngine:
 
     async def flush(self, deadline_seconds: float) -> None:
         """See EngineAdapter."""
+        await self._flush(deadline_seconds, abort=False)
+
+    async def _flush(self, deadline_seconds: float, *, abort: bool) -> None:
+        """abort: before each try, end what waits: a request that was on its way comes after the pause."""
         try:
             async for attempt in stamina.retry_context(
                 on=_StillBusy,
@@ -209,6 +211,8 @@ class SGLangEngine:
                 wait_jitter=0.005,
             ):
                 with attempt:
+                    if abort:
+                        await self._control("/abort_request", {"abort_all": True})
                     await self._flush_once()
         except _StillBusy as error:
             raise engine_error(

@@ -22,9 +22,15 @@ class Look(NamedTuple):
 
 def look(site: Site) -> Look:
     """Greedy tokens of some prompts, one request at a time, and the checksum of each tensor."""
+    return Look([greedy(site, prompt) for prompt in PROMPTS], checksums(site))
+
+
+def greedy(site: Site, prompt: list[int]) -> list[int]:
+    """Tokens computed from the weights alone: after an InPlace pause the cache may hold what old weights computed."""
+    site.ask("/flush_cache", {})
     sampling = {"temperature": 0, "max_new_tokens": TOKENS, "ignore_eos": True}
-    tokens = [site.ask("/generate", {"input_ids": p, "sampling_params": sampling})["output_ids"] for p in PROMPTS]
-    return Look(tokens, checksums(site))
+    found: list[int] = site.ask("/generate", {"input_ids": prompt, "sampling_params": sampling})["output_ids"]
+    return found
 
 
 def checksums(site: Site) -> dict[str, str]:

@@ -162,16 +162,31 @@ async def test_pauses(
 async def test_requests_that_only_a_running_scheduler_ends(
     url: str, script: Script, tmp_path: Path, serving: bool
 ) -> None:
-    """An engine that served is whole: it runs until they have ended. One that may be torn never does."""
+    """An engine that served is whole: it runs until they have ended. One that may be torn never does.
+
+    A pause that did not empty the engine has failed: nothing flushes after it.
+    """
     script.answers["/flush_cache"] = lambda body: (400, "Flush cache failed.\n")
     async with SGLangEngine(url, tmp_path, deadlines=Deadlines(drain=0.02)) as engine:
         if serving:
             await engine.resume()
         script.calls.clear()
-        await engine.pause("Abort")
-    sent = [call for call in script.calls if call[0] != "/flush_cache"]
+        with pytest.raises(EngineError, match="flush_cache: refused for") as caught:
+            await engine.pause("Abort")
+    assert caught.value.reason == "FlushRefused"
+    sent = [call for call in script.calls if call not in DRAIN[1:] and not call[0].endswith("_info")]
     again = [("/continue_generation", {"torch_empty_cache": False}), ("/pause_generation", {"mode": "abort"})]
-    assert sent == DRAIN[:2] + (again if serving else [])
+    assert sent == DRAIN[:1] + (again if serving else [])
+
+
+async def test_requests_that_come_while_it_is_drained_are_ended_too(engine: SGLangEngine, script: Script) -> None:
+    """Before each try to flush: a busy engine gets new ones all the time."""
+    answers = [(400, "Flush cache failed.\n"), (200, "Cache flushed.\n")]
+    script.answers["/flush_cache"] = lambda body: answers.pop(0)
+    await engine.resume()
+    script.calls.clear()
+    await engine.pause("Abort")
+    assert script.calls == [*DRAIN, *DRAIN[1:]]
 
 
 async def test_versions_are_set_without_aborting(engine: SGLangEngine, script: Script) -> None:
