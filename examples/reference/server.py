@@ -22,6 +22,7 @@ from reference.programs import build_programs, write_programs
 from reference.routes import Routes, say
 from reference.scheduler import Scheduler
 from reference.settings import Settings, parse
+from reference.shards import Shards
 from reference.weights import WeightUpdater
 from weightsync.errors import InputError
 
@@ -39,16 +40,18 @@ def build(settings: Settings) -> Front:
     config, state = read_checkpoint(settings.model_path)
     dtype = str(state[EMBED].dtype).removeprefix("torch.")
     if settings.volume is not None:
-        for path in write_programs(settings.volume, build_programs(config, checkpoint_dtype=dtype)):
+        for path in write_programs(settings.volume, build_programs(config, settings.tp_size, checkpoint_dtype=dtype)):
             say("program_written", path=str(path))
     behaviour = BEHAVIOURS[settings.act_as]
+    model = build_engine_model(config, state)
+    shards = Shards(model, settings.tp_size)
     scheduler = Scheduler(
-        build_engine_model(config, state),
+        model,
         settings.weight_version,
         flush_ignores_waiting=behaviour.flush_ignores_waiting,
         max_running=settings.max_running_requests,
     )
-    updater = WeightUpdater(scheduler, behaviour, settings.loaders)
+    updater = WeightUpdater(scheduler, behaviour, settings.loaders, shards)
     thread = ModelThread(scheduler, die)
     return Front(thread, updater, behaviour, settings.engine_name, str(settings.model_path))
 
@@ -60,7 +63,7 @@ def server_info(settings: Settings, config: ModelConfig) -> dict[str, Any]:
         "host": settings.host,
         "port": settings.port,
         "skip_tokenizer_init": True,
-        "tp_size": 1,
+        "tp_size": settings.tp_size,
         "pp_size": 1,
         "ep_size": 1,
         "dp_size": 1,

@@ -28,6 +28,7 @@ class Settings:
     drain_seconds: float
     shallow_health: bool
     volume: Path | None
+    tp_size: int
 
 
 def parse(arguments: Sequence[str]) -> Settings:
@@ -40,7 +41,16 @@ def parse(arguments: Sequence[str]) -> Settings:
     add("--model-path", type=Path, required=True, help="folder with config.json and model.safetensors")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=30000, help="0: any free port; the first line of output names it")
-    add("--tp-size", "--tensor-parallel-size", "--tp", type=int, default=1, choices=[1], help="only 1 is served")
+    add(
+        "--tp-size",
+        "--tensor-parallel-size",
+        "--tp",
+        type=int,
+        default=1,
+        choices=range(1, 9),
+        metavar="N",
+        help="ranks, 1 to 8: all in this process, each with its parameters",
+    )
     add("--custom-weight-loader", nargs="*", default=[], help="module.function names allowed as load format")
     add("--api-key")
     add("--admin-api-key")
@@ -66,6 +76,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         drain_seconds=flags.drain_seconds,
         shallow_health=generation in ("0", "false", "no", "n"),
         volume=None if flags.no_volume else _volume(os.environ.get(names.DIRECTORY_ENV)),
+        tp_size=flags.tp_size,
     )
 
 

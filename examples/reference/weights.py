@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ from torch import Tensor
 
 from reference.behaviour import Behaviour
 from reference.checkpoint import read_checkpoint
-from reference.engine_model import EngineModel
 from reference.payload import decode_named_tensors
 from reference.scheduler import Scheduler
+from reference.shards import Loader, Shards
 from weightsync.errors import InputError
 
 NOT_FLUSHED = (
@@ -22,18 +21,16 @@ NOT_FLUSHED = (
     "Let them finish or retract them, then call /flush_cache."
 )
 
-Loader = Callable[[EngineModel, list[tuple[str, Any]]], None]
-
 
 class Refused(InputError):
     """The call is understood and answered with success false."""
 
 
 class WeightUpdater:
-    """loaders: the names that --custom-weight-loader allows as load format."""
+    """loaders: the names that --custom-weight-loader allows as load format; shards: of the scheduler's model."""
 
-    def __init__(self, scheduler: Scheduler, behaviour: Behaviour, loaders: tuple[str, ...]) -> None:
-        self._scheduler, self._model = scheduler, scheduler.model
+    def __init__(self, scheduler: Scheduler, behaviour: Behaviour, loaders: tuple[str, ...], shards: Shards) -> None:
+        self._scheduler, self._model, self._shards = scheduler, scheduler.model, shards
         self._behaviour, self._loaders = behaviour, loaders
         self._open = False
         self._snapshot: dict[str, Tensor] | None = None
@@ -54,11 +51,14 @@ class WeightUpdater:
         """Call the custom loader. What it raises ends the engine, as in SGLang."""
         if self._behaviour.sessions and not self._open:
             raise Refused("update_weights_from_tensor must run between begin_weight_update() and end_weight_update()")
-        if not payloads:
-            raise Refused("serialized_named_tensors is empty: one entry for each rank is expected")
-        tensors = decode_named_tensors(payloads[0])
+        ranks = len(self._shards.ranks)
+        if len(payloads) < ranks:
+            raise Refused(
+                f"serialized_named_tensors has {len(payloads)} entries, one for each of {ranks} ranks is due"
+            )
+        given = [decode_named_tensors(payload) for payload in payloads[:ranks]]
         if load_format is not None:
-            self._loader(load_format)(self._model, tensors)
+            self._shards.load(self._loader(load_format), given)
         self._after(flush, version)
 
     def _loader(self, name: str) -> Loader:
@@ -77,6 +77,7 @@ class WeightUpdater:
         if config != self._model.config:
             raise Refused(f"{directory}: config.json is another model's than the one that is served")
         self._model.load_weights(state.items())
+        self._shards.split()
         self._after(flush, version)
 
     def _after(self, flush: bool, version: str | None) -> None:
@@ -99,6 +100,7 @@ class WeightUpdater:
                 with torch.no_grad():
                     for tensor in self._tensors().values():
                         tensor.copy_(torch.rand(tensor.shape, generator=generator))
+                self._shards.split()
             case "compare":
                 self._compare()
             case _:

@@ -29,6 +29,7 @@ from reference.routes import Routes
 from reference.scheduler import Scheduler
 from reference.server import server_info
 from reference.settings import parse
+from reference.shards import Shards
 from reference.weights import WeightUpdater
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -146,7 +147,7 @@ async def start(checkpoints: list[Path]) -> AsyncIterator[Start]:
         )
         accidents: list[BaseException] = []
         thread = ModelThread(scheduler, accidents.append)
-        updater = WeightUpdater(scheduler, behaviour, settings.loaders)
+        updater = WeightUpdater(scheduler, behaviour, settings.loaders, Shards(scheduler.model))
         front = Front(thread, updater, behaviour, settings.engine_name, str(settings.model_path))
         said: list[dict[str, Any]] = []
 

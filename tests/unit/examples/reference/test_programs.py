@@ -15,6 +15,7 @@ from reference.checkpoint import initial_state
 from reference.config import ModelConfig, stage_names
 from reference.engine_model import EngineModel, build_engine_model
 from reference.programs import build_layout, build_program, build_programs, write_programs
+from reference.shards import Shards
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError
 from weightsync.layout import lay_out
@@ -169,3 +170,29 @@ def test_programs_are_files_that_others_read(config: ModelConfig, tmp_path: Path
         assert read == program
         assert read.digest == program.digest
         assert json.loads(path.read_text())["format"] == 1
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_a_servers_ranks_hold_what_their_programs_say(config: ModelConfig, tp: int) -> None:
+    """By name and byte; what a loader writes into them, knowing its rank, is what the whole model computes with."""
+    state, other = initial_state(config, seed=1), initial_state(config, seed=2)
+    programs = build_programs(config, tp)
+    model = build_engine_model(config, state)
+    shards = Shards(model, tp)
+    for program, module in zip(programs, shards.ranks, strict=True):
+        held, meant = dict(module.named_parameters()), replay(program, state)
+        assert list(held) == list(meant)
+        assert all(torch.equal(held[name], meant[name]) for name in held)
+    called = list[int]()
+
+    def loader(module: torch.nn.Module, given: list[tuple[str, Any]]) -> None:
+        rank = torch.distributed.get_rank() if tp > 1 else 0
+        called.append(rank)
+        for name, tensor in replay(programs[rank], other).items():
+            module.get_parameter(name).data.copy_(tensor)
+
+    shards.load(loader, [[]] * tp)
+    assert called == list(range(tp))
+    expected = dict(build_engine_model(config, other).named_parameters())
+    assert all(torch.equal(value, expected[name]) for name, value in model.named_parameters())
+    assert not torch.distributed.is_initialized()

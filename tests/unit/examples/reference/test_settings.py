@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from reference.checkpoint import make_checkpoint
+from reference.config import ModelConfig
 from reference.server import main
 from reference.settings import parse
 from weightsync import names
@@ -22,11 +24,20 @@ def test_sglangs_flags_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert parse(["--model-path", "/m", "--no-volume"]).volume is None
 
 
-def test_more_than_one_rank_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Layouts exist for any tp size, a server only for 1."""
+@pytest.mark.parametrize("ranks", ["0", "9", "two"])
+def test_a_number_of_ranks_that_is_none_is_refused(ranks: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All ranks are in one process, so there are few of them."""
     with pytest.raises(SystemExit):
-        parse(["--model-path", "/m", "--tp-size", "2"])
+        parse(["--model-path", "/m", "--tp-size", ranks])
     assert "--tp-size" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_be_cut_ends_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The flag is right, and the model's heads are not that many."""
+    config = ModelConfig(vocab=8, hidden=8, layers=1, heads=2, kv_heads=2, head_dim=4, intermediate=8)
+    make_checkpoint(tmp_path, config, seed=0)
+    assert main(["--model-path", str(tmp_path), "--no-volume", "--tp-size", "4"]) == 1
+    assert "heads 2 cannot be divided by 4 ranks" in capsys.readouterr().err
 
 
 def test_a_wrong_checkpoint_ends_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
