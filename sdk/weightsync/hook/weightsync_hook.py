@@ -256,12 +256,12 @@ def apply(model: torch.nn.Module, request: Json, result: Json) -> Json:
         for row, tensor, again in pairs:
             if not again:
                 flat(tensor).copy_(_slice(arena, row), non_blocking=True)
+    steps = [*post_load_steps(model), *derived_buffers(model)]  # looked for while the device copies: milliseconds
     if on_cuda:
         torch.cuda.synchronize()
     end = time.perf_counter()
     if arena.header() != header:
         raise Refusal("ArenaChanged", f"{arena.path}: its header changed while it was copied: apply again")
-    steps = [*post_load_steps(model), *derived_buffers(model)]
     with torch.no_grad():
         for step in steps:
             step()

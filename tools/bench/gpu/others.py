@@ -51,6 +51,8 @@ def measured(site: Site, oracle: Look, name: str, push: Callable[[], None], what
     seconds, right = [], 0
     for _ in range(REPEATS + 1):
         site.ask("/weights_checker", {"action": "reset_tensors"})
+        if checksums(site) == oracle.checksums:  # asking also waits for the reset's kernels: a write does not
+            raise WorldError("the engine's tensors are as they were after their reset")
         seconds.append(paused(site, push))
         right += checksums(site) == oracle.checksums
     how = f"{what}, pause to continue, median of {REPEATS}, {site.nbytes} bytes"
