@@ -87,7 +87,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("a source whose order runs", at.source_in(S.RUNNING), _HEARD, lures.writes_stall),
     Kind("a source whose worker starts", at.source_in(S.RUNNING), (met.lane_held,), lures.workers_start_slowly),
     Kind("an idle source", at.source_in(S.IDLE), _HEARD, lures.now_and_then_another_term),
-    Kind("a source that fills", at.fills, (met.heard_again(s.Cut), met.targets_leave, met.input_wrong),
+    Kind("a source that fills", at.fills, (met.cut_again, met.targets_leave, met.input_wrong),
          lures.slow_trainer),
     Kind("a source that compares what it found", at.filled_once, (met.over_found_bytes,), lures.compares_slowly),
     Kind("a source with two sealed versions", at.two_sealed, (met.agent_dies,)),

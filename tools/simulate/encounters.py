@@ -16,7 +16,7 @@ from weightsync.wire import v1
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol.replica import ReplicaState
-from weightsync_agent.protocol.source import SourceState
+from weightsync_agent.protocol.source import Source, SourceState
 
 if TYPE_CHECKING:
     from tools.simulate.pods import EnginePod
@@ -35,6 +35,21 @@ def heard_again(kind: type) -> Encounter:
             rank.feed(heard[-1 if pick < 0.4 else int(pick * len(heard))])
 
     return spring
+
+
+def cut_again(world: World, machine: AnyMachine, pick: float) -> None:
+    """A publish that still fills is cut again; its driver never cuts a later one."""
+    rank = moments.rank_of(world, machine)
+    if rank is None or not isinstance(machine, Source):
+        return
+    filling = [
+        cut
+        for cut in rank.heard.get(s.Cut, ())
+        if isinstance(cut, s.Cut)
+        and any(r.state is ReplicaState.FILLING for r in machine.shelf.owned(cut.publish, cut.program))
+    ]
+    if filling:
+        rank.feed(filling[int(pick * len(filling))])
 
 
 def first_again(kind: type) -> Encounter:
