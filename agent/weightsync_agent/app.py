@@ -11,6 +11,7 @@ from weightsync.errors import InputError
 from weightsync.names import VERSION
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.kept_term import OwnTerms
+from weightsync_agent.drivers.landing import Wish
 from weightsync_agent.engine_agent import EngineAgent
 from weightsync_agent.engines.keys import Keys
 from weightsync_agent.engines.sglang import SGLangEngine
@@ -25,7 +26,7 @@ from weightsync_agent.peers.keys import KeyCache, KeyDocument
 from weightsync_agent.peers.server import HttpServer
 from weightsync_agent.plan_feed.base import PlanFeed
 from weightsync_agent.plan_feed.from_file import FileFeed, read_plan_file
-from weightsync_agent.plan_feed.from_slices import SlicesFeed, initial_gate_allows
+from weightsync_agent.plan_feed.from_slices import SlicesFeed, initial_gate_allows, transfer_mode
 from weightsync_agent.settings import Settings
 from weightsync_agent.trainer_agent import TrainerAgent
 
@@ -90,11 +91,16 @@ async def _engine(
     async def allowed(api: Api) -> bool:
         return await initial_gate_allows(api, settings.pod_namespace, await common.own_pod.labels())
 
+    async def wish() -> Wish:
+        if settings.mode is not None or api is None:
+            return settings.mode or "Auto"
+        return await transfer_mode(api, settings.pod_namespace, await common.own_pod.labels())
+
     journal = JournalFile.within(settings.directory)
     if api is None:
-        return EngineAgent(common, adapter, journal, None)
+        return EngineAgent(common, adapter, journal, None, wish=wish)
     head = SlicesFeed(api, settings.pod_namespace, settings.uid, common.own_pod.labels).head
-    return EngineAgent(common, adapter, journal, partial(allowed, api), head)
+    return EngineAgent(common, adapter, journal, partial(allowed, api), head, wish=wish)
 
 
 async def _trainer(

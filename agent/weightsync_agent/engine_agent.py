@@ -10,6 +10,8 @@ from weightsync.wire.v1 import (
     AgentStatus,
     CommitRequest,
     GrantRequest,
+    QuietAnswer,
+    QuietRequest,
     ReadBackAnswer,
     ReadBackRequest,
     Receipts,
@@ -18,6 +20,7 @@ from weightsync.wire.v1 import (
 )
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.engine import EngineDriver
+from weightsync_agent.drivers.landing import Wish, staged
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.engines.base import EngineAdapter
 from weightsync_agent.journal.file import StateFile
@@ -43,6 +46,8 @@ class EngineAgent:
         journal: StateFile[Journal],
         initial_gate: Callable[[], Awaitable[bool]] | None,
         head: Callable[[], Awaitable[Head]] | None = None,
+        *,
+        wish: Callable[[], Awaitable[Wish]] = staged,
     ) -> None:
         self._common = common
         self._programs = Programs(common.volume.layouts, common.client, lambda: None)
@@ -56,6 +61,8 @@ class EngineAgent:
             programs=self._programs,
             start=common.start_worker,
             memory_limit=common.limit,
+            wish=wish,
+            quiet=self._ask_quiet,
             probe_seconds=common.settings.probe_seconds,
             arenas=common.settings.target_arenas,
             initial_gate=initial_gate,
@@ -71,6 +78,11 @@ class EngineAgent:
         number.set_function(lambda: machine.version.number if machine.version is not None else 0)
         for state in LeaderState:
             metrics.ENGINE_STATE.labels(state=state.name.lower()).set_function(partial(_is, machine, state))
+
+    async def _ask_quiet(self, address: str, request: QuietRequest) -> QuietAnswer:
+        return await self._common.client.call(
+            address, "/v1/quiet", QuietAnswer, request, seconds=self._common.settings.stall_seconds
+        )
 
     def routes(self) -> list[web.RouteDef]:
         """What an engine's agent serves."""

@@ -75,6 +75,7 @@ class Settings(BaseSettings):
     token_file: Path = Path("/var/run/secrets/weightsync/token")  # audience names.AUDIENCE
 
     # Memory and transfer.
+    mode: Literal["Auto", "Staged", "Direct"] | None = None  # unset: as the WeightSync says, Auto with a plan file
     memory_limit: Bytes | None = None  # unset: what the control group says
     source_arenas: Annotated[int, Field(ge=1, le=2)] = 2
     # With two, the version that is served stays for an engine that restarts while the next one is written.

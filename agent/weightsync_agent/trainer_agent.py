@@ -18,6 +18,8 @@ from weightsync.wire.v1 import (
     PublishOutcome,
     PublishRequest,
     PublishTrouble,
+    QuietAnswer,
+    QuietRequest,
     RouteEnd,
     ShardDigests,
 )
@@ -28,6 +30,7 @@ from weightsync_agent.drivers.coordination import Coordination
 from weightsync_agent.drivers.kept_term import KeptTerm, OwnTerms
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.source_rank import SourceRank
+from weightsync_agent.drivers.void_grants import VoidGrants
 from weightsync_agent.journal.file import PairingFile, StateFile
 from weightsync_agent.journal.records import Decision
 from weightsync_agent.observability import feeds, metrics
@@ -70,6 +73,7 @@ class TrainerAgent:
             # A plan file tells of restarts later than announcements do.
             ask_current=ASK_CURRENT if common.settings.in_cluster else 2.0,
         )
+        self._void = VoidGrants()
         self._socket = HttpServer(TrainerSocket(common.settings.uid, self.connect).routes())
 
     def plan(self) -> Plan | None:
@@ -106,6 +110,7 @@ class TrainerAgent:
             # Those that have connected by the time of a worker's start, which is its first use.
             start=lambda name: common.start_worker(name, who.rank, self._sources.keys()),
             term=KeptTerm(common.volume.directory, str(who.rank)),
+            void=self._void,
         )
         return source
 
@@ -175,6 +180,14 @@ class TrainerAgent:
             self._coordinator_only(caller)
             return await self._source(body.writer.uid, body.writer.rank).end(body)
 
+        async def quiet(caller: Caller, body: QuietRequest) -> QuietAnswer:
+            plan = self._plan
+            own(caller, *{t.uid for engine in (plan.engines if plan else ()) for t in engine.targets})
+            # Every rank is asked: each has workers of its own, and each must remember.
+            self._void.add(body.grant)
+            said = [source.runner.quiet(body.grant, body.session) for source in self._sources.values()]
+            return QuietAnswer(quiet=all(said))
+
         async def report(caller: Caller, request: web.Request) -> Report:
             return self._common.own_pod.last_report or Report(term=0)
 
@@ -186,6 +199,7 @@ class TrainerAgent:
             web.post("/v1/trouble", accepts(PublishTrouble, verifier, trouble)),
             web.post("/v1/orders", accepts(OrderFor, verifier, order)),
             web.post("/v1/orders/end", accepts(OrderEnd, verifier, end)),
+            web.post("/v1/quiet", accepts(QuietRequest, verifier, quiet)),
             web.get("/v1/report", answers(verifier, report)),
             web.get("/v1/outcomes/{lineage:[0-9a-f]{16}}/{number:[0-9]{1,18}}", answers(verifier, outcome)),
         ]

@@ -53,6 +53,8 @@ class Front:
     behaviour: Behaviour
     engine: str
     model_path: str
+    seed_engine: Any = None  # Mooncake's, which must outlive every writer
+    seed: list[Any] | None = None  # session and table of the parameters, where they are registered with Mooncake
     status: Status = Status.STARTING
     paused: bool = False
     _pausing: asyncio.Condition = field(default_factory=asyncio.Condition)

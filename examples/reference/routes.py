@@ -69,6 +69,7 @@ class Routes:
             get(path, self.model_info)
         for path in ("/server_info", "/get_server_info"):
             get(path, self.server_info)
+        get("/remote_instance_transfer_engine_info", self.seed)
         return app
 
     @web.middleware
@@ -193,6 +194,13 @@ class Routes:
             "architectures": ["LlamaForCausalLM"],
         }
         return web.json_response(document)
+
+    async def seed(self, request: web.Request) -> web.StreamResponse:
+        """GET /remote_instance_transfer_engine_info?rank=N: where that rank's parameters may be written to."""
+        rank = request.query.get("rank", "")
+        if self._front.seed is None or rank != "0":
+            return web.Response(text=f"no transfer engine info of rank {rank}", status=HTTPStatus.BAD_REQUEST)
+        return web.json_response({"rank": 0, "remote_instance_transfer_engine_info": self._front.seed})
 
     async def server_info(self, request: web.Request) -> web.StreamResponse:
         """GET /server_info: the start-up configuration, keys in clear, as SGLang answers it."""

@@ -21,6 +21,7 @@ from reference.model_thread import ModelThread
 from reference.programs import build_programs, write_programs
 from reference.routes import Routes, say
 from reference.scheduler import Scheduler
+from reference.seed import register
 from reference.settings import Settings, parse
 from reference.shards import Shards
 from reference.weights import WeightUpdater
@@ -53,7 +54,10 @@ def build(settings: Settings) -> Front:
     )
     updater = WeightUpdater(scheduler, behaviour, settings.loaders, shards)
     thread = ModelThread(scheduler, die)
-    return Front(thread, updater, behaviour, settings.engine_name, str(settings.model_path))
+    front = Front(thread, updater, behaviour, settings.engine_name, str(settings.model_path))
+    if settings.seed:
+        front.seed_engine, front.seed = register(dict(scheduler.model.named_parameters()))
+    return front
 
 
 def server_info(settings: Settings, config: ModelConfig) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from weightsync import names
 
 @dataclass(frozen=True)
 class Settings:
-    """volume: the pod's shared volume, None where there is none; loaders: names allowed as load format."""
+    """volume: the pod's shared volume, None where there is none; loaders: names allowed as load format; seed: the
+    parameters are registered with Mooncake."""
 
     model_path: Path
     host: str
@@ -29,6 +30,7 @@ class Settings:
     shallow_health: bool
     volume: Path | None
     tp_size: int
+    seed: bool
 
 
 def parse(arguments: Sequence[str]) -> Settings:
@@ -59,6 +61,12 @@ def parse(arguments: Sequence[str]) -> Settings:
     add("--act-as", choices=sorted(BEHAVIOURS), default="0.5.23", help="the SGLang release to behave like")
     add("--engine-name", default=os.environ.get("POD_NAME") or socket.gethostname())
     add("--drain-seconds", type=float, default=5.0, help="after SIGTERM: how long requests in flight may go on")
+    add(
+        "--remote-instance-weight-loader-start-seed-via-transfer-engine",
+        dest="seed",
+        action="store_true",
+        help="register the parameters with Mooncake and tell where they lie",
+    )
     add("--no-volume", action="store_true", help="write no copy program: this engine takes no part in syncs")
     flags = parser.parse_args(arguments)
     generation = os.environ.get("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "true").lower()
@@ -75,6 +83,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         engine_name=flags.engine_name,
         drain_seconds=flags.drain_seconds,
         shallow_health=generation in ("0", "false", "no", "n"),
+        seed=flags.seed,
         volume=None if flags.no_volume else _volume(os.environ.get(names.DIRECTORY_ENV)),
         tp_size=flags.tp_size,
     )

@@ -8,6 +8,8 @@ from weightsync.bounds import LARGEST, MOST_RANKS, Rank, Ranks
 from weightsync.records import WireRecord
 from weightsync.version import Hex32
 
+Mode = Literal["Staged", "Direct"]  # writes land in arenas beside the engine, or in its live parameters
+
 
 class TargetRank(WireRecord):
     """One engine rank of the pod: what it holds, and where its replica's program can be fetched."""
@@ -31,7 +33,8 @@ class Announcement(WireRecord):
     """Value of the annotation weightsync.io/agent, as JSON.
 
     address: host:port of the agent's HTTP API; incarnation: one life of the engine's process (empty for a
-    trainer, or while the engine does not run); ready: a source has its Publishers, a target its engine's token.
+    trainer, or while the engine does not run); ready: a source has its Publishers, a target its engine's token; mode:
+    where what is written to this engine lands.
     Where a number is 0 or a digest is empty, the agent does not know it, or is too old to say.
     """
 
@@ -39,6 +42,7 @@ class Announcement(WireRecord):
     address: Annotated[str, Field(max_length=256)]
     incarnation: Annotated[str, Field(max_length=128)] = ""
     ready: bool = False
+    mode: Mode = "Staged"
     targets: Annotated[tuple[TargetRank, ...], Field(max_length=64)] = ()
     sources: Annotated[tuple[SourceRank, ...], Field(max_length=64)] = ()
     engine_ranks: Annotated[int, Field(ge=0, le=MOST_RANKS)] = 0  # of the whole engine, other pods' included

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from weightsync.announcement import SourceRank, TargetRank
+from weightsync.announcement import Mode, SourceRank, TargetRank
 from weightsync.bounds import MANY, Rank, Term
 from weightsync.errors import InputError
 from weightsync.records import Record
@@ -50,12 +50,16 @@ class Target(Record):
 
 
 class Engine(Record):
-    """One serving instance. leader: uid of the pod whose agent drives it; incarnation: one life of its process."""
+    """One serving instance. leader: uid of the pod whose agent drives it; incarnation: one life of its process.
+
+    mode: as its leader announced; a Direct one is paused while it is written to.
+    """
 
     name: Name
     leader: Uid
     address: Annotated[str, Field(max_length=256)]
     incarnation: Annotated[str, Field(max_length=128)]
+    mode: Mode = "Staged"
     targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=256)]
 
     @property

@@ -51,7 +51,9 @@ def machines() -> list[type[Machine[Any]]]:
     """Every machine that has a table, in ORDER."""
     for module in pkgutil.iter_modules(protocol.__path__):
         importlib.import_module(f"{protocol.__name__}.{module.name}")
-    found = [machine for machine in Machine.__subclasses__() if machine.__module__.startswith(protocol.__name__)]
+    first = Machine.__subclasses__()
+    kinds = [*first, *(kind for machine in first for kind in machine.__subclasses__())]
+    found = [machine for machine in kinds if machine.__module__.startswith(protocol.__name__)]
     places = {name: place for place, name in enumerate(ORDER)}
     return sorted(found, key=lambda machine: (places.get(machine.__name__, len(ORDER)), machine.__name__))
 

@@ -54,7 +54,10 @@ COVERAGE = Coverage()
 
 def machines() -> list[type[Machine[Any]]]:
     """All with a table."""
-    found = [cls for cls in Machine.__subclasses__() if hasattr(cls, "table")]
+    first = Machine.__subclasses__()
+    found = [
+        cls for cls in (*first, *(sub for cls in first for sub in cls.__subclasses__())) if hasattr(cls, "table")
+    ]
     return sorted(found, key=lambda cls: cls.__name__)
 
 

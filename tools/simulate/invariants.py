@@ -63,13 +63,16 @@ def whole(engine: Serving, steps: Mapping[str, int]) -> None:
         raise Violation(1, f"{engine.name} answers from step {step} with a cache of step {engine.cached}")
 
 
-def torn_first(engine: Serving, journal: Journal | None, version: str, *, unreadable: bool = False) -> None:
-    """2. journal: the record on disk, None where it is missing or torn; an unreadable one means torn."""
+def torn_first(engine: Serving, journal: Journal | None, version: str | None, *, unreadable: bool = False) -> None:
+    """2. journal: the record on disk, None where it is missing or torn; an unreadable one means torn.
+
+    version: what is written, None where nobody has decided it.
+    """
     if not engine.paused:
         raise Violation(2, f"{engine.name} is written to and not paused")
     if unreadable:
         return
-    if journal is None or journal.state is not JournalState.TORN or journal.version.name != version:
+    if journal is None or journal.state is not JournalState.TORN or version not in {None, journal.version.name}:
         found = f"{journal.state.value} {journal.version.name}" if journal else "nothing"
         raise Violation(2, f"{engine.name} is written to with {version}, and its journal says {found}")
 

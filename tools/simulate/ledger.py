@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from tools.simulate import invariants as i
 from tools.simulate.clock import Loop
 from tools.simulate.memory import SIZE, ArenaFile, number_of
+from weightsync.arena import ArenaState
 from weightsync.version import Version, version_name
 from weightsync_agent.journal.records import BASE
 from weightsync_agent.protocol.gather import Gathered
 
 if TYPE_CHECKING:
+    from tools.simulate.direct_rank import DirectRank
     from tools.simulate.rank_target import TargetArena
-    from tools.simulate.serving import Serving
+    from tools.simulate.serving import EngineMemory, Serving
     from tools.simulate.transfer import Piece
 
 BASE_NAME = "default"
@@ -35,6 +37,7 @@ class Ledger:
         self.highest: dict[tuple[str, str], int] = {}
         self.served: dict[str, set[str]] = {}  # incarnation of an engine -> names that it answered from
         self.receivers: dict[str, TargetArena] = {}  # session -> who receives there
+        self.engines: dict[str, EngineMemory] = {}  # session -> an engine's own parameters
         self.flying: dict[str, list[Piece]] = {}
         self.decided_syncs = 0
         self.currents = 0
@@ -49,6 +52,8 @@ class Ledger:
     def engine_begins(self, engine: Serving) -> None:
         """A new life of its process."""
         self.served[f"{engine.name}/{engine.incarnation}"] = set()
+        if engine.process is not None:
+            self.engines |= engine.process.arenas
 
     def engine_changed(self, engine: Serving) -> None:
         """A control call, or a copy, had its effect."""
@@ -107,13 +112,51 @@ class Ledger:
                 i.quiet_before_verified(target.where, number_of(offset), flying)
 
     def lands(self, piece: Piece) -> None:
-        """A piece is about to land in a living receiver's arena."""
+        """A piece is about to land in a living receiver's arena, or in an engine's parameters."""
+        memory = self.engines.get(piece.session)
+        if memory is not None:
+            self._lands_in_place(piece, memory)
+            return
         target = self.receivers[piece.session]
         header = target.arena.header
         i.one_stage(target.where, piece.bucket, self.stages.get(piece.writer, -1), self.owners[piece.bucket])
         i.landed_in_grant(target.where, header.grant, piece.call.grant, piece.writer)
         verified = piece.bucket * SIZE in target.machine.verified
         i.no_late_byte(target.where, header.state, verified, piece.bucket, piece.writer)
+
+    def _lands_in_place(self, piece: Piece, memory: EngineMemory) -> None:
+        engine = memory.engine
+        where = f"{engine.name}, rank {memory.rank}"
+        volume = engine.agent.volume
+        i.torn_first(engine, volume.record(), None, unreadable=volume.torn)
+        i.one_stage(where, piece.bucket, self.stages.get(piece.writer, -1), self.owners[piece.bucket])
+        i.landed_in_grant(where, memory.grant, piece.call.grant, piece.writer)
+        i.no_late_byte(where, ArenaState.FILLING, piece.bucket in memory.verified, piece.bucket, piece.writer)
+
+    def let_in(self, rank: DirectRank, grant: str, term: int, coordinator: str) -> None:
+        """Writers may write into the parameters themselves."""
+        i.granted_once(rank.where, grant, self.flying.get(rank.session, ()))
+        memory = rank.memory
+        if memory is not None:
+            volume = memory.engine.agent.volume
+            i.torn_first(memory.engine, volume.record(), None, unreadable=volume.torn)
+            memory.grant, memory.verified = grant, set()
+        self.effect(rank.where, "a grant", term, coordinator)
+
+    def verified_in_place(self, rank: DirectRank, offsets: Sequence[int]) -> None:
+        """Buckets of the parameters count as verified."""
+        flying, memory = self.flying.get(rank.session, ()), rank.memory
+        for offset in offsets:
+            i.quiet_before_verified(rank.where, number_of(offset), flying)
+            if memory is not None:
+                memory.verified.add(number_of(offset))
+
+    def whole_in_place(self, rank: DirectRank, name: str) -> None:
+        """The parameters are to be served as that version."""
+        memory = rank.memory
+        if memory is not None:
+            lacking = len(memory.content) - len(memory.verified)
+            i.verified_before_applied(rank.where, memory.content, self.steps.get(name), lacking)
 
     def refilled(self, arena: ArenaFile, bucket: int) -> None:
         """The trainer writes into a source's arena."""

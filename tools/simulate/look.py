@@ -89,12 +89,36 @@ class Look:
 
     def _examine(self, name: str, journal: Journal | None, unreadable: str, *, fresh: bool) -> Work:
         life = self.life = yield self.agent.engine.call(self.agent.life, "describe")
+        if self.agent.direct:
+            return (yield from self._examine_direct(name, life, journal, unreadable, fresh=fresh))
         if fresh or (journal is not None and journal.base):  # decision
             return (yield from self._certify(name, life, journal))
         self.base = ""
         floor = journal.version if journal is not None else None
         recovery = yield from self._recovery(journal, unreadable, EngineSeen(name, life))
         self.goes_on = self.goes_on and isinstance(recovery, Keep)
+        return Seen(life, recovery, "", name, floor=floor)
+
+    def _examine_direct(self, name: str, life: str, journal: Journal | None, unreadable: str, *, fresh: bool) -> Work:
+        if journal is not None and journal.base and journal.incarnation != life and not is_ours(name):  # decision
+            yield self.agent.loop.sleep(self.agent.world.disk_seconds)
+            self.agent.volume.journal = None
+            fresh = self.goes_on = True
+        if fresh:
+            self.base = name
+            return Seen(life, Fresh(), "", name, certified=False)
+        self.base = ""
+        recovery = PauseAndReseed(unreadable) if unreadable else at_start(journal, {}, EngineSeen(name, life))
+        self.goes_on = self.goes_on and isinstance(recovery, Keep)
+        for rank in self.agent.direct.values():
+            if unreadable:
+                yield from rank.restore_anybody()
+            elif journal is not None and journal.incarnation == life:
+                yield from rank.restore(journal.writers)
+        if journal is not None and journal.incarnation == life:
+            for each in journal.ranks if isinstance(recovery, Keep) else ():
+                self.agent.direct[each.rank].served = each.buckets
+        floor = journal.version if journal is not None and journal.decided else None  # decision
         return Seen(life, recovery, "", name, floor=floor)
 
     def _recovery(self, journal: Journal | None, unreadable: str, seen: EngineSeen) -> Work:

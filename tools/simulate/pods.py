@@ -28,7 +28,8 @@ class EnginePod:
         self.writing = False
         self.removed = False
         self.starts = 0
-        self.engine = Serving(self.name, world, ranks)
+        self.direct = world.direct and world.shape_of(number).random() < 0.7
+        self.engine = Serving(self.name, world, ranks, direct=self.direct)
         self.engine.agent = self
         self.agent: EngineAgent
         self.start_agent()

@@ -25,11 +25,36 @@ HOOK = frozenset({"apply", "snapshot", "readback"})
 COPY = 0.004  # seconds that one rank's copy takes, at most
 
 
-class Serving:
-    """One engine's processes, life after life."""
+class EngineMemory:
+    """One rank's parameters, for others to write to, and what the world knows of them. Stands for an arena's file."""
 
-    def __init__(self, name: str, world: World, ranks: int) -> None:
+    def __init__(self, engine: Serving, rank: int) -> None:
+        self.engine = engine
+        self.rank = rank
+        self.grant = ""  # the last that was given
+        self.verified: set[int] = set()  # buckets, in that grant
+
+    @property
+    def content(self) -> list[Content]:
+        """What stands in it."""
+        return self.engine.memory[self.rank]
+
+    def put(self, bucket: int, piece: int, step: int) -> None:
+        """A piece's bytes come in."""
+        engine, old = self.engine, self.content[bucket]
+        engine.in_place = engine.mode == "InPlace"
+        self.content[bucket] = (*old[:piece], step, *old[piece + 1 :])
+        engine.ledger.engine_changed(engine)
+
+
+class Serving:
+    """One engine's processes, life after life. direct: it registers its parameters, to be written to."""
+
+    def __init__(self, name: str, world: World, ranks: int, *, direct: bool = False) -> None:
         self.name = name
+        self.direct = direct
+        self.wires = world.wires
+        self.process: Any = None  # that receives, where it is direct
         self.loop: Loop = world.loop
         self.rng = world.rng
         self.ledger = world.ledger
@@ -61,11 +86,15 @@ class Serving:
         self.in_place = False
         self.free_at = 0.0
         self.applying = False
+        if self.direct:
+            self.process = self.wires.worker([EngineMemory(self, rank) for rank in range(self.ranks)])
         self.ledger.engine_begins(self)
 
     def end_life(self) -> None:
         """Kill -9."""
         self.alive = False
+        if self.process is not None:
+            self.process.kill()
         self.number += 1  # what waits for the old one finds another
         self.loop.note(self.name, "engine dies")
 
@@ -123,7 +152,7 @@ class Serving:
             return True
         result: Any = None
         if effect:
-            if operation not in {"name", "describe", "snapshot", "readback"}:
+            if operation not in {"name", "describe", "seed", "snapshot", "readback"}:
                 self.loop.note(self.name, operation, argument if isinstance(argument, str) else "")
             try:
                 result = getattr(self, f"_{operation}")(argument)
@@ -143,6 +172,10 @@ class Serving:
 
     def _describe(self, _: Any) -> str:
         return self.incarnation
+
+    def _seed(self, _: Any) -> list[str]:
+        """By rank, the session behind which its parameters are."""
+        return list(self.process.arenas)
 
     def _ready(self, _: Any) -> None:
         if self.paused:

@@ -31,6 +31,7 @@ class SourceAgent:
         self.plan: Plan | None = None
         self.ranks: dict[int, SourceRank] = {}
         self.workers: list[Worker] = []
+        self.void: set[str] = set()
         self.coordination = Coordination(self)
         life.on_end.append(self._die)
 
@@ -121,6 +122,10 @@ class SourceAgent:
                 return self._rank(body.writer).order(body.order)
             case "/v1/orders/end":
                 return self._rank(body.writer).end(body)
+            case "/v1/quiet":
+                self.void.add(body.grant)
+                said = [rank.quiet(body.grant, body.session) for rank in self.ranks.values()]
+                return v1.QuietAnswer(quiet=all(said))
             case _:
                 raise Refused(f"no such path: {path}")
         return v1.Accepted()

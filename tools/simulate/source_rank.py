@@ -18,6 +18,7 @@ from weightsync.errors import InputError, Refused, TransferError, WeightSyncErro
 from weightsync.version import version_name
 from weightsync.wire import v1
 from weightsync_agent.peers.client import Unreachable
+from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.protocol.source import Source
@@ -168,7 +169,9 @@ class SourceRank:
             case s.StartRoute():
                 i.not_after_its_end(self.name, action.route.sync, known=action.route.sync in self.ended)
                 self.started.add(action.route.sync)
-                self.runners[action.route] = RouteRunner(self, action, self.arenas[action.replica])
+                runner = self.runners[action.route] = RouteRunner(self, action, self.arenas[action.replica])
+                if action.planned.grant in self.agent.void:
+                    runner.feed(r.Cancel("GrantVoid", "its target wants no more bytes of that grant"))
             case s.FeedRoute(route, event):
                 if route in self.runners:
                     self.runners[route].feed(event)
@@ -272,6 +275,20 @@ class SourceRank:
             self.feed(s.LaneDead(lane))
         else:
             worker.kill()
+
+    def quiet(self, grant: str, session: str) -> bool:
+        """End what is written under that grant; whether no worker is left that has written to that session."""
+        routes = [
+            runner
+            for runner in self.runners.values()
+            if not runner.over and (runner.planned.grant == grant or runner.planned.region.session == session)
+        ]
+        for runner in routes:
+            runner.feed(r.Cancel("GrantVoid", "its target wants no more bytes of that grant"))
+        lanes = [lane for lane, worker in self.workers.items() if worker.alive and session in worker.met]
+        for lane in lanes:
+            self.feed(s.LaneHeld(lane))
+        return not routes and not lanes
 
     # --- the Publisher's side ---
 

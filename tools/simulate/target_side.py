@@ -5,24 +5,26 @@ What is a decision and still stands in those drivers is copied here and marked: 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tools.simulate import invariants as i
 from tools.simulate.clock import Cancelled, Life, Lock, Task, Work
+from tools.simulate.direct_rank import DirectRank
 from tools.simulate.look import Look, Refs, check_readback
 from tools.simulate.rank_target import RankTarget
 from tools.simulate.transfer import Worker
 from weightsync.announcement import Announcement, TargetRank
 from weightsync.errors import EngineError, InputError, PeerError, ProtocolError, Refused, WeightSyncError
-from weightsync.version import torn_name
+from weightsync.version import Version, torn_name
 from weightsync.wire import v1
 from weightsync_agent.drivers.engine import SILENT_AFTER
 from weightsync_agent.engines.base import Capabilities
-from weightsync_agent.engines.sequence import Step, commit_steps, refusal
-from weightsync_agent.journal.records import Journal, JournalRank, JournalState, Reapply
+from weightsync_agent.engines.sequence import OPEN_STEPS, Step, commit_steps, direct_steps, refusal
+from weightsync_agent.journal.records import UNKNOWN, Journal, JournalRank, JournalState, Reapply, opened
 from weightsync_agent.protocol import engine_leader as m
-from weightsync_agent.protocol.fence import Fence
+from weightsync_agent.protocol.fence import Fence, OpenGrant
 
 if TYPE_CHECKING:
     from tools.simulate.pods import EnginePod
@@ -39,9 +41,12 @@ class Context:
     mode: Any
     refs: Refs
     ranks: tuple[JournalRank, ...]
+    torn: Journal | None = None
 
     def journal(self, state: JournalState) -> Journal:
         """The record that says so."""
+        if state is JournalState.TORN and self.torn is not None:
+            return self.torn
         decided = self.decided
         return Journal(state=state, version=decided.version, label=decided.label, incarnation=self.incarnation,
                        ranks=self.ranks, term=self.fence.term, coordinator=self.fence.coordinator,
@@ -61,6 +66,7 @@ class EngineAgent:
         self.machine = m.EngineLeader()
         self.fence = Fence(*self.volume.terms.get(-1, (0, "")))
         self.targets: dict[int, RankTarget] = {}
+        self.direct: dict[int, DirectRank] = {}
         self.workers: list[Worker] = []
         self.gate: bool | None = None
         self.capabilities = Capabilities(begin_end=pod.begin_end, flush_with_waiting=True)
@@ -94,7 +100,7 @@ class EngineAgent:
             journal = self.volume.read()
         except InputError:
             journal = None
-        if journal is not None and not journal.base:
+        if journal is not None and journal.decided:
             if journal.term > self.fence.term:
                 self._obey(journal.term, journal.coordinator)
             self.decided = v1.Decided(version=journal.version, label=journal.label, term=journal.term,
@@ -141,7 +147,7 @@ class EngineAgent:
                     self.pausing = self.spawn(self._keep_paused())
             case m.RunStep():
                 self.spawn(self._step(action))
-            case m.AnswerCommit():
+            case m.AnswerCommit() | m.AnswerOpen():
                 self._resolve(None)
             case m.AnswerFailure(reason, message, retryable):
                 self._resolve(Refused(message, reason="EngineFailed" if retryable else reason, status=502))
@@ -182,7 +188,14 @@ class EngineAgent:
         return (yield from self.look_at.take())
 
     def open(self) -> Work:
-        """Take over or make the arena of each rank."""
+        """Take over or make the arena of each rank, or take up its parameters."""
+        if self.pod.direct:
+            sessions = yield self.engine.call(self.life, "seed")
+            for rank, session in enumerate(sessions):
+                if rank not in self.direct:
+                    self.direct[rank] = DirectRank(self, rank)
+                yield from self.direct[rank].open(session)
+            return
         for rank in range(self.pod.ranks):
             if rank in self.targets:
                 continue
@@ -193,6 +206,11 @@ class EngineAgent:
             target = RankTarget(self, rank, files)
             yield from target.register()
             self.targets[rank] = target
+
+    @property
+    def held(self) -> Mapping[int, RankTarget | DirectRank]:
+        """By rank, in whichever mode."""
+        return self.direct or self.targets
 
     def _announce(self) -> None:
         state = self.machine.state
@@ -205,7 +223,7 @@ class EngineAgent:
                 ready=ready,
                 targets=tuple(
                     TargetRank(rank=rank, layout=each.layout, program=each.program)
-                    for rank, each in sorted(self.targets.items())
+                    for rank, each in sorted(self.held.items())
                 ),
             ),
         )
@@ -257,9 +275,9 @@ class EngineAgent:
         why = refusal(self.capabilities, request.strategy.pause_mode)
         if why:
             raise Refused(why, reason="PauseModeRefused", status=422)
-        if {rank.rank for rank in request.ranks} != set(self.targets):  # decision
+        if {rank.rank for rank in request.ranks} != set(self.held):  # decision
             raise Refused("the commit names other ranks", reason="RanksDiffer")
-        for target in self.targets.values():
+        for target in self.held.values():
             yield from target.seal(request)
         self.decided = v1.Decided(version=request.version, label=request.label, term=request.term,
                                   programs=request.programs)  # fmt: skip
@@ -283,16 +301,16 @@ class EngineAgent:
         if self.probed != self.look_at.life:
             yield self.engine.call(self.life, "name")  # its capabilities, asked once for each life
             self.probed = self.look_at.life
-        steps = commit_steps(self.capabilities, mode, certified=self.machine.certified)
-        event = m.CommitAsked(version, grants, steps)
+        ordered = direct_steps if self.direct else commit_steps
+        event = m.CommitAsked(version, grants, ordered(self.capabilities, mode, certified=self.machine.certified))
         if self.pausing is not None and not self.pausing.done:
             yield from _settled(self.pausing)
         if self.asked is not None:
             self.fence.check(self.asked.term, self.asked.coordinator)
         if not self.machine.takes(event):
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
-        refs = self.look_at.refs(grants, version.root)
-        ranks = tuple(self.targets[rank].granted(grant).journal_rank() for rank, grant in grants)
+        refs = self.look_at.refs(() if self.direct else grants, version.root)
+        ranks = tuple(self.held[rank].granted(grant).journal_rank() for rank, grant in grants)
         fence = Fence(self.fence.term, self.fence.coordinator)
         self.context = Context(decided, fence, self.machine.incarnation, mode, refs, ranks)
         if self.asked is not None:
@@ -335,6 +353,12 @@ class EngineAgent:
                 yield from self._apply_ends(context)
             case Step.END:
                 yield engine.call(life, "end")
+            case Step.SAME_LIFE:
+                for each in self.direct.values():
+                    yield from each.check_life()
+            case Step.READ_BACK if self.direct:
+                for each in self.direct.values():
+                    yield from each.read_back()
             case Step.READ_BACK:
                 yield from check_readback(self, context.refs)
             case Step.FLUSH:
@@ -377,7 +401,10 @@ class EngineAgent:
                     raise Refused(self.machine.problem, reason="EngineRefused", status=422)
                 if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):  # decision
                     raise Refused("the engine is being committed to", reason="Busy", status=503)
-                return self._target(body.rank).grant(body, self.fence)
+                rank = self._target(body.rank)
+                return (
+                    self._grant_direct(rank, body) if isinstance(rank, DirectRank) else rank.grant(body, self.fence)
+                )
             case "/v1/void":
                 self.fence.check(body.term, body.coordinator)
                 return self._target(body.rank).void(body)
@@ -395,8 +422,44 @@ class EngineAgent:
             case _:
                 raise Refused(f"no such path: {path}")
 
-    def _target(self, rank: int) -> RankTarget:
-        found = self.targets.get(rank)
+    def _grant_direct(self, rank: DirectRank, request: v1.GrantRequest) -> Work:
+        def let_in(grant: OpenGrant) -> Work:
+            if self.pausing is not None and not self.pausing.done:
+                yield from _settled(self.pausing)
+            event = m.OpenAsked(request.sync, self._version(request), OPEN_STEPS)
+            if not self.machine.takes(event):
+                raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
+            try:
+                before, unreadable = self.volume.read(), None
+            except InputError:
+                before, unreadable = None, event.version
+            others = [w for each in self.direct.values() if each is not rank for w in each.writers()]
+            self.context = Context(
+                v1.Decided(version=event.version, term=self.fence.term),
+                Fence(self.fence.term, self.fence.coordinator),
+                self.machine.incarnation, request.pause_mode, self.look_at.refs((), ""), (),
+                opened(before, life=self.machine.incarnation,
+                       ranks=tuple(each.journal_rank() for each in self.direct.values()),
+                       writers=(*others, *rank.named(grant)), unreadable=unreadable),
+            )  # fmt: skip
+            answer = self.answer = self.world.future()
+            self.feed(event)
+            yield answer
+
+        yield self.committing.acquire()
+        try:
+            self.fence.check(request.term, request.coordinator)
+            self._check_present()
+            return (yield from rank.grant(request, self.fence, let_in))
+        finally:
+            self.committing.release()
+
+    @staticmethod
+    def _version(request: v1.GrantRequest) -> Version:
+        return Version(lineage=request.lineage, number=request.number, root=UNKNOWN)
+
+    def _target(self, rank: int) -> RankTarget | DirectRank:
+        found = self.held.get(rank)
         if found is None:
             raise Refused(f"rank {rank} is not here (yet)", reason="UnknownRank", status=404)
         return found

@@ -8,8 +8,9 @@ Only the death of the receiving process does. A write can stall, fail with bytes
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tools.simulate.clock import Future, Loop
 from tools.simulate.memory import NO_PIECE, RUBBISH, ArenaFile, number_of
@@ -82,12 +83,19 @@ class WriteCall:
         return waiter
 
 
+class Receives(Protocol):
+    """What pieces land in."""
+
+    def put(self, bucket: int, piece: int, step: int) -> None:
+        """A piece's bytes come in."""
+
+
 class Worker:
     """A transfer worker's process: it receives into one arena (a target's), or sends from several (a source's)."""
 
     __slots__ = ("alive", "arenas", "calls", "dead", "met", "stuck_until", "wires")
 
-    def __init__(self, wires: Wires, name: str, arenas: list[ArenaFile]) -> None:
+    def __init__(self, wires: Wires, name: str, arenas: Sequence[Receives]) -> None:
         self.wires = wires
         self.arenas = {f"{name}.{index}": arena for index, arena in enumerate(arenas)}  # by session
         self.alive = True
@@ -130,7 +138,7 @@ class Wires:
         self.end_seconds = END
         self.held: dict[str, float] = {}  # session: a first contact with it lasts until then
 
-    def worker(self, arenas: list[ArenaFile]) -> Worker:
+    def worker(self, arenas: Sequence[Receives]) -> Worker:
         """A new process; its sessions (one for each arena that it may receive into) were never there before."""
         self.count += 1
         worker = Worker(self, f"w{self.count}", arenas)

@@ -49,6 +49,7 @@ class World:
         self.engine_ranks = shape.choice((1, 1, 1, 2))
         self.arenas = shape.choice((1, 2, 2))
         self.target_arenas = shape.choice((1, 1, 2))
+        self.direct = self.shape_of(-1).random() < 0.25  # some engines are written to themselves
         self.begin_end = shape.random() < 0.6
         self.interval = shape.choice((0.4, 1.5, 1.5, 3.0, 3.0))
         self.fill_seconds = shape.choice((0.003, 0.003, 0.06))  # for one bucket, at most
@@ -90,6 +91,10 @@ class World:
         for _ in range(shape.choice((1, 2, 2, 3))):
             self.add_engine()
         self.loop.at(0.2 if shape.random() < 0.8 else 0.05, self.trainer.start)
+
+    def shape_of(self, engine: int) -> Random:
+        """What an engine's mode is drawn from: apart, so that the rest of a seed means what it always meant."""
+        return Random(f"{self.seed}/direct/{engine}")  # noqa: S311
 
     def _sources(self, ranks: int, together: bool) -> list[SourcePod]:
         return [SourcePod(self, number) for number in range(1 if together else self.stages * ranks)]

@@ -10,6 +10,7 @@ import structlog
 
 from weightsync.version import Version, torn_name
 from weightsync_agent import failpoints
+from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.engines.base import ArenaRef, EngineAdapter, PauseMode
 from weightsync_agent.engines.errors import engine_error
@@ -29,7 +30,8 @@ FLUSH_SECONDS = 10.0  # for the engine to let its cache be flushed
 class CommitContext:
     """One commit: what its steps need, and its times.
 
-    pause_seconds: from the pause's call to the continue's answer; step_seconds: of each step, when it last ran.
+    torn: what the journal says meanwhile, where that is not the version itself; pause_seconds: from the pause's call
+    to the continue's answer; step_seconds: of each step, when it last ran.
     """
 
     version: Version
@@ -41,6 +43,7 @@ class CommitContext:
     arenas: tuple[ArenaRef, ...]
     ranks: tuple[JournalRank, ...]
     programs: Mapping[str, str] = field(default_factory=dict)
+    torn: Journal | None = None
     paused_at: float = 0.0
     pause_seconds: float = 0.0
     apply_seconds: float = 0.0
@@ -48,6 +51,8 @@ class CommitContext:
 
     def journal(self, state: JournalState) -> Journal:
         """The record that says so."""
+        if state is JournalState.TORN and self.torn is not None:
+            return self.torn
         return Journal(
             state=state,
             version=self.version,
@@ -83,11 +88,13 @@ class StepRunner:
         journal: StateFile[Journal],
         own_pod: OwnPod,
         targets: Mapping[int, RankTarget],
+        direct: Mapping[int, DirectRank],
     ) -> None:
         self._adapter = adapter
         self._journal = journal
         self._own_pod = own_pod
         self._targets = targets
+        self._direct = direct
 
     async def run(self, step: Enum, context: CommitContext) -> None:
         """Return when what the step's value says has been reached."""
@@ -109,18 +116,16 @@ class StepRunner:
                 state = JournalState.TORN if step is Step.JOURNAL_TORN else JournalState.CURRENT
                 await asyncio.to_thread(self._journal.write, context.journal(state))
             case Step.PAUSE:
-                context.paused_at = time.monotonic()
+                context.paused_at = context.paused_at or time.monotonic()
                 await self._adapter.pause(context.pause_mode)
             case Step.MARK_TORN | Step.MARK_CURRENT:
                 await self._adapter.set_version(torn_name(name) if step is Step.MARK_TORN else name)
-            case Step.BEGIN:
-                await self._adapter.begin()
+            case Step.BEGIN | Step.END:
+                await (self._adapter.begin() if step is Step.BEGIN else self._adapter.end())
             case Step.APPLY:
                 await self._apply(context)
-            case Step.END:
-                await self._adapter.end()
-            case Step.READ_BACK:
-                await check_readback(self._adapter, context.arenas)
+            case Step.SAME_LIFE | Step.READ_BACK:
+                await self._look(step, context)
             case Step.FLUSH:
                 await self._adapter.flush(FLUSH_SECONDS)
             case Step.CONTINUE:
@@ -132,6 +137,12 @@ class StepRunner:
                 metrics.COMMITS.labels(outcome="Current").inc()
             case _:
                 raise TypeError(f"no such step: {step!r}")
+
+    async def _look(self, step: Enum, context: CommitContext) -> None:
+        for rank in self._direct.values():
+            await (rank.check_life() if step is Step.SAME_LIFE else rank.read_back())
+        if step is Step.READ_BACK and not self._direct:
+            await check_readback(self._adapter, context.arenas)
 
     async def _apply(self, context: CommitContext) -> None:
         began = time.monotonic()

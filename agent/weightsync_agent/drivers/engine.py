@@ -25,18 +25,22 @@ from weightsync.wire.v1 import (
 from weightsync_agent import failpoints
 from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
+from weightsync_agent.drivers.direct_rank import DirectRank
+from weightsync_agent.drivers.drain import AskQuiet
 from weightsync_agent.drivers.kept_term import KeptTerm
+from weightsync_agent.drivers.landing import Landing, Wish, nobody, staged
 from weightsync_agent.drivers.look import Look
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
 from weightsync_agent.engines.base import EngineAdapter, PauseMode
-from weightsync_agent.engines.sequence import commit_steps, refusal
+from weightsync_agent.engines.sequence import OPEN_STEPS, commit_steps, direct_steps, refusal
 from weightsync_agent.journal.file import StateFile
-from weightsync_agent.journal.records import Fresh, Journal, JournalState, Reapply
+from weightsync_agent.journal.records import UNKNOWN, Fresh, Journal, JournalState, Reapply, opened
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
 from weightsync_agent.protocol import engine_leader as m
+from weightsync_agent.protocol.fence import OpenGrant
 from weightsync_agent.volume import Volume
 
 log = structlog.get_logger(__name__)
@@ -65,6 +69,8 @@ class EngineDriver:
         start: StartRankWorker,
         memory_limit: int | None,
         probe_seconds: float,
+        wish: Callable[[], Awaitable[Wish]] = staged,
+        quiet: AskQuiet | None = None,
         arenas: int = 1,
         initial_gate: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
@@ -77,7 +83,13 @@ class EngineDriver:
         self._journal = journal
         self._own_pod = own_pod
         self._ranks = EngineRanks(
-            volume, programs, start, memory_limit=memory_limit, arenas=arenas, served=lambda: self.machine.version
+            volume,
+            programs,
+            start,
+            landing=Landing(wish, adapter.seed, memory_limit=memory_limit, arenas=arenas),
+            make_direct=lambda program, begin: DirectRank(program, begin, adapter.seed, quiet or nobody),
+            arenas=arenas,
+            served=lambda: self.machine.version,
         )
         self._look_at = Look(adapter, journal, self._ranks, self._lacks_programs)
         self._decided: Decided | None = None
@@ -113,7 +125,7 @@ class EngineDriver:
         except InputError:
             log.exception("the journal cannot be read; the engine counts as torn")
             return
-        if journal is not None and not journal.base:
+        if journal is not None and journal.decided:
             if journal.term > self.fence.term:  # the file of the term was lost
                 self._obey(journal.term, journal.coordinator)
             self._decided = Decided(
@@ -158,7 +170,7 @@ class EngineDriver:
                     self._pausing = self._background.spawn(self._keep_paused())
             case m.RunStep():
                 self._background.spawn(self._step(action))
-            case m.AnswerCommit():
+            case m.AnswerCommit() | m.AnswerOpen():
                 self._resolve(None)
             case m.AnswerFailure(reason, message, retryable):
                 self._resolve(Refused(message, reason="EngineFailed" if retryable else reason, status=502))
@@ -225,6 +237,7 @@ class EngineDriver:
                 address=self._address,
                 incarnation=self.machine.incarnation,
                 ready=ready,
+                mode=self._ranks.mode,
                 targets=self._ranks.announced(),
                 engine_ranks=self._look_at.engine_ranks,
                 checkpoint=self._ranks.checkpoint,
@@ -305,11 +318,11 @@ class EngineDriver:
         if why:
             raise Refused(why, reason="PauseModeRefused", status=422)
         named = {rank.rank for rank in request.ranks}
-        if named != set(self.targets):
+        if named != set(self._ranks.held):
             raise Refused(
-                f"the commit names ranks {sorted(named)}, here are {sorted(self.targets)}", reason="RanksDiffer"
+                f"the commit names ranks {sorted(named)}, here are {sorted(self._ranks.held)}", reason="RanksDiffer"
             )
-        for target in self.targets.values():
+        for target in self._ranks.held.values():
             await target.seal(request)
         self._decided = Decided(
             version=request.version, label=request.label, term=request.term, programs=request.programs
@@ -336,15 +349,17 @@ class EngineDriver:
         version = decided.version
         capabilities = await self._adapter.capabilities()
         mode: PauseMode = "Abort" if refusal(capabilities, pause_mode) else pause_mode
-        steps = commit_steps(capabilities, mode, certified=self.machine.certified)
-        event = m.CommitAsked(version, grants, steps)
+        ordered = direct_steps if self._ranks.direct else commit_steps
+        event = m.CommitAsked(version, grants, ordered(capabilities, mode, certified=self.machine.certified))
         if self._pausing is not None and not self._pausing.done():
             await asyncio.wait({self._pausing})  # a pause that arrives after our continue would stop a whole engine
         if coordinator:
             self.fence.check(decided.term, coordinator)  # another may have come while this one waited
         if not self.machine.takes(event):
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
+        paused_at = self._context.paused_at if self._ranks.direct and self._context is not None else 0.0
         self._context = CommitContext(
+            paused_at=paused_at,
             version=version,
             label=decided.label,
             programs=decided.programs,
@@ -352,8 +367,8 @@ class EngineDriver:
             coordinator=self.fence.coordinator,
             incarnation=self.machine.incarnation,
             pause_mode=mode,
-            arenas=tuple(self._ranks.ref(rank, grant, version.root) for rank, grant in grants),
-            ranks=tuple(self.targets[rank].granted(grant).journal_rank() for rank, grant in grants),
+            arenas=tuple(self._ranks.ref(rank, grant, version.root) for rank, grant in grants if self.targets),
+            ranks=tuple(self._ranks.held[rank].granted(grant).journal_rank() for rank, grant in grants),
         )
         self._answer = asyncio.get_running_loop().create_future()
         joins = self.machine.version is None
@@ -365,7 +380,7 @@ class EngineDriver:
         context = self._context
         if context is None:
             raise TypeError("a step without a commit")
-        runner = StepRunner(self._adapter, self._journal, self._own_pod, self.targets)
+        runner = StepRunner(self._adapter, self._journal, self._own_pod, self.targets, self._ranks.direct)
         try:
             await runner.run(action.step, context)
         except WeightSyncError as error:
@@ -391,9 +406,70 @@ class EngineDriver:
             raise Refused(self.machine.problem, reason="EngineRefused", status=422)
         if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):
             raise Refused("the engine is being committed to", reason="Busy", status=503)
-        grant = await self._ranks.find(request.rank).grant(request, self.fence)
+        rank = self._ranks.find(request.rank)
+        if isinstance(rank, DirectRank):
+            grant = await self._grant_direct(rank, request)
+        else:
+            grant = await rank.grant(request, self.fence)
         await failpoints.reach("target", "handshake")
         return grant
+
+    async def _grant_direct(self, rank: DirectRank, request: GrantRequest) -> Grant:
+        """The engine is torn, on disk, and paused before anybody is let into its memory."""
+
+        async def let_in(grant: OpenGrant) -> None:
+            capabilities = await self._adapter.capabilities()
+            why = refusal(capabilities, request.pause_mode)
+            if why:
+                raise Refused(why, reason="PauseModeRefused", status=422)
+            if self._pausing is not None and not self._pausing.done():
+                await asyncio.wait({self._pausing})
+            await self._open(request, await self._opening(request, rank, grant))
+
+        async with self._committing:
+            self.fence.check(request.term, request.coordinator)  # another may have come while this one waited
+            self._check_present()
+            return await rank.grant(request, self.fence, let_in)
+
+    async def _opening(self, request: GrantRequest, rank: DirectRank, grant: OpenGrant) -> CommitContext:
+        ranks = self._ranks.direct
+        writers = [w for each in ranks.values() if each is not rank for w in each.writers()]
+        version = Version(lineage=request.lineage, number=request.number, root=UNKNOWN)
+        unreadable = None
+        try:
+            before = await in_thread(self._journal.read)
+        except InputError as error:
+            log.warning("the journal cannot be read, and is begun anew", why=str(error))
+            before, unreadable = None, version
+        return CommitContext(
+            version=version,
+            label="",
+            term=self.fence.term,
+            coordinator=self.fence.coordinator,
+            incarnation=self.machine.incarnation,
+            pause_mode=request.pause_mode,
+            arenas=(),
+            ranks=(),
+            torn=opened(
+                before,
+                life=self.machine.incarnation,
+                ranks=tuple(each.journal_rank() for each in ranks.values()),
+                writers=(*writers, *rank.named(grant)),
+                unreadable=unreadable,
+            ),
+        )
+
+    async def _open(self, request: GrantRequest, context: CommitContext) -> None:
+        """To be called with ``_committing`` held. Raises Refused where the engine could not be paused."""
+        event = m.OpenAsked(request.sync, context.version, OPEN_STEPS)
+        if not self.machine.takes(event):
+            raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
+        if self.machine.opened == request.sync and self._context is not None:
+            context.paused_at = self._context.paused_at
+        self._context = context
+        self._answer = asyncio.get_running_loop().create_future()
+        self._feed(event)
+        await self._answer
 
     async def void(self, request: VoidRequest) -> Accepted:
         """Writers of a grant never got an order."""
@@ -429,7 +505,8 @@ class EngineDriver:
                 "journal": state.value if state else "",
                 "gate": gate.status if gate is not None else False,
                 "decided": self._decided,
-                "ranks": [t.status() for t in self.targets.values()],
+                "mode": self._ranks.mode,
+                "ranks": [t.status() for t in self._ranks.held.values()],
             }
         )
 
@@ -440,6 +517,8 @@ class EngineDriver:
             version = self.machine.version
             if self.machine.state is not m.LeaderState.CURRENT or version is None:
                 raise Refused("the engine serves no published version", reason="NotCurrent")
+            if self._ranks.direct:
+                return version.name, await self._read_back_direct()
             refs = []
             for rank, target in sorted(self.targets.items()):
                 held = target.holding(version)
@@ -455,6 +534,17 @@ class EngineDriver:
                 for ref in refs:
                     await self.targets[ref.rank].apply_ends(ref.grant)
         return version.name, all(bool(rank.equal) for rank in found)
+
+    async def _read_back_direct(self) -> bool:
+        """To be called with ``_committing`` held."""
+        async with self._adapter.standstill():
+            for rank in self._ranks.direct.values():
+                try:
+                    await rank.read_back()
+                except EngineError as error:
+                    log.warning("the parameters are not what was written", why=str(error))
+                    return False
+        return True
 
     async def close(self) -> None:
         """End the workers; arenas and journal stay."""

@@ -102,12 +102,14 @@ class Look:
         descriptions = await adapter.describe(info.ranks)
         life = engine_incarnation(descriptions)
         ranks.lives = {d.rank: d.incarnation for d in descriptions}
-        problems = [description_problem(d, ranks.targets[d.rank].program.layout) for d in descriptions]
+        problems = [description_problem(d, ranks.held[d.rank].program.layout) for d in descriptions]
         problem = next((p for p in problems if p), "")
         if problem:
             return Seen(life, Fresh(), problem, info.weight_version, paused=not self._goes_on)
         for arenas in ranks.pinned():
             await adapter.pin(arenas)
+        if ranks.direct:
+            return await self._examine_direct(info, life, journal, unreadable, fresh=fresh)
         if fresh or (journal is not None and journal.base):
             return await self._certify(info, life, journal)
         self.base = ""
@@ -115,6 +117,35 @@ class Look:
         recovery = await self._recovery(journal, unreadable, info, life)
         self._goes_on = self._goes_on and isinstance(recovery, Keep)
         return Seen(life, recovery, "", info.weight_version, floor=floor)
+
+    async def _examine_direct(
+        self, info: EngineInfo, life: str, journal: Journal | None, unreadable: str, *, fresh: bool
+    ) -> Seen:
+        """There is no replica: what is torn waits for a sync, and a process that nobody has written to is whole.
+
+        Its first commit certifies it, by reading back what was written into it.
+        """
+        name = info.weight_version
+        if journal is not None and journal.base and journal.incarnation != life and not is_ours(name):
+            await in_thread(self._file.remove)  # it was let into another process, which is gone
+            fresh = self._goes_on = True
+        if fresh:
+            self.base = name
+            return Seen(life, Fresh(), "", name, certified=False)
+        self.base = ""
+        recovery = PauseAndReseed(unreadable) if unreadable else at_start(journal, {}, EngineSeen(name, life))
+        self._goes_on = self._goes_on and isinstance(recovery, Keep)
+        for rank in self._ranks.direct.values():
+            if unreadable:
+                await rank.restore_anybody()
+            elif journal is not None and journal.incarnation == life:
+                await rank.restore(journal.writers)
+        if journal is not None and journal.incarnation == life:
+            for each in journal.ranks if isinstance(recovery, Keep) else ():
+                self._ranks.direct[each.rank].served = each.buckets
+        # What was written when the agent died was decided by nobody: only the version before it is a floor.
+        floor = journal.version if journal is not None and journal.decided else None
+        return Seen(life, recovery, "", name, floor=floor)
 
     async def _certify(self, info: EngineInfo, life: str, journal: Journal | None) -> Seen:
         # The process that was described: it may have taken the place of the one that was paused.

@@ -96,6 +96,11 @@ class RankTarget:
         for each in self.arenas:
             each.close()
 
+    def remove_files(self) -> None:
+        """Give their memory back. After close()."""
+        for each in self.arenas:
+            each.path.unlink(missing_ok=True)
+
     def granted(self, grant: str) -> TargetArena:
         """The arena of that grant. Raises Refused where it is none's."""
         for each in self.arenas:

@@ -2,17 +2,19 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-from weightsync.announcement import TargetRank
+from weightsync.announcement import Mode, TargetRank
 from weightsync.arena import NO_GRANT, Header
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import Refused
 from weightsync.version import Version
-from weightsync_agent.arenas.sizing import check_room
 from weightsync_agent.drivers.background import in_thread
+from weightsync_agent.drivers.direct_rank import DirectRank
+from weightsync_agent.drivers.landing import Landing
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.engines.base import ArenaRef
+from weightsync_agent.engines.seed import Seed
 from weightsync_agent.journal.records import BASE, Journal
 from weightsync_agent.transfer.supervisor import TransferWorker
 from weightsync_agent.volume import Volume
@@ -30,28 +32,35 @@ class EngineRanks:
         programs: Programs,
         start: StartRankWorker,
         *,
-        memory_limit: int | None,
+        landing: Landing,
+        make_direct: Callable[[CopyProgram, StartWorker], DirectRank],
         arenas: int,
         served: Callable[[], Version | None],
     ) -> None:
         self.targets: dict[int, RankTarget] = {}
+        self.direct: dict[int, DirectRank] = {}  # in place of targets, where the engine is written to itself
         self.lives: dict[int, str] = {}  # the process of each rank that was looked at: no other may be written to
         self.volume = volume
         self._programs = programs
         self._start = start
-        self._limit = memory_limit
+        self._landing = landing
+        self._make_direct = make_direct
         self._arenas = arenas
         self._served = served
 
     async def open(self, programs: Iterable[CopyProgram]) -> None:
-        """Take over or make the arenas of each; a rank whose program changed gets others.
+        """Take over or make the arenas of each; a rank whose program changed gets others. Or take up its parameters.
 
-        Raises InputError where all of them do not fit into the memory limit.
+        Raises InputError where neither the arenas fit into the memory limit nor the engine can be written to.
         """
         programs = tuple(programs)
         ranks = tuple(program.rank for program in programs)
-        held = self._arenas * sum(program.layout.nbytes for program in programs)
-        check_room(held, self._limit, f"{self._arenas} arenas for each of {len(programs)} ranks: together they")
+        seeds = await self._landing.seeds(programs)
+        if seeds is not None:
+            await self._open_direct(programs, seeds)
+            return
+        for rank in list(self.direct):
+            await self.direct.pop(rank).close()
         for program in programs:
             known = self.targets.get(program.rank)
             if known is not None and known.program.digest == program.digest:
@@ -68,9 +77,35 @@ class EngineRanks:
     def _start_of(self, rank: int, ranks: Collection[int]) -> StartWorker:
         return lambda name: self._start(name, rank, ranks)
 
-    def find(self, rank: int) -> RankTarget:
+    async def _open_direct(self, programs: Collection[CopyProgram], seeds: Mapping[int, Seed]) -> None:
+        ranks = tuple(program.rank for program in programs)
+        for rank in list(self.targets):
+            staged = self.targets.pop(rank)
+            await staged.close()
+            staged.remove_files()  # memory that this mode is there to do without
+        for program in programs:
+            known = self.direct.get(program.rank)
+            if known is None or known.program.digest != program.digest:
+                if known is not None:
+                    await known.close()
+                await in_thread(self._programs.put, program)
+                start = self._start_of(program.rank, ranks)
+                known = self.direct[program.rank] = self._make_direct(program, start)
+            await known.open(seeds[program.rank])
+
+    @property
+    def mode(self) -> Mode:
+        """Where what is written to the engine lands."""
+        return "Direct" if self.direct else "Staged"
+
+    @property
+    def held(self) -> Mapping[int, RankTarget | DirectRank]:
+        """By rank, in whichever mode."""
+        return self.direct or self.targets
+
+    def find(self, rank: int) -> RankTarget | DirectRank:
         """The rank. Raises Refused where the engine has no such rank (yet)."""
-        found = self.targets.get(rank)
+        found = self.held.get(rank)
         if found is None:
             raise Refused(f"rank {rank} is not here (yet)", reason="UnknownRank", status=404)
         return found
@@ -101,7 +136,7 @@ class EngineRanks:
         """Every arena, in rounds of one for each rank."""
         return [
             [self._ref(target.arenas[index], NO_GRANT, BASE.root) for _, target in sorted(self.targets.items())]
-            for index in range(self._arenas)
+            for index in range(self._arenas if self.targets else 0)
         ]
 
     def headers(self, journal: Journal | None) -> dict[int, Header]:
@@ -117,7 +152,7 @@ class EngineRanks:
         """What is said of them to the operator."""
         return tuple(
             TargetRank(rank=rank, layout=target.program.layout.digest, program=target.program.digest)
-            for rank, target in sorted(self.targets.items())
+            for rank, target in sorted(self.held.items())
         )
 
     @property
@@ -142,5 +177,5 @@ class EngineRanks:
 
     async def close(self) -> None:
         """End the workers; the arenas stay."""
-        for target in self.targets.values():
+        for target in self.held.values():
             await target.close()

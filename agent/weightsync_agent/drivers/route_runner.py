@@ -48,6 +48,16 @@ class RouteRunner:
         self._began = time.monotonic()
         writes.told = self.feed
 
+    @property
+    def grant(self) -> str:
+        """Under which it writes."""
+        return self._task.planned.grant
+
+    @property
+    def session(self) -> str:
+        """To which it writes."""
+        return self._task.planned.region.session
+
     def feed(self, event: object) -> None:
         """Hand the machine an event: Filled, AllFilled or Cancel."""
         self._events.put_nowait(event)

@@ -147,6 +147,8 @@ class RouteWrites:
 
     async def _through(self, call: Call) -> None:
         worker = await self._worker(call)
+        if call.stop.is_set():
+            raise TransferError("stopped before it wrote", reason=STOPPED, quiet=True)
         self.transport = worker.capabilities.transport
         runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in call.left.values()]
         written = worker.write(self._arena, runs, self._planned.region, stall_seconds=self._stall, stop=call.stop)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 
 import structlog
 
@@ -49,6 +49,7 @@ class SourceRank:
         count: int,
         start: Callable[[str], Awaitable[TransferWorker]],
         term: KeptTerm,
+        void: Container[str] = frozenset(),
     ) -> None:
         self.who = who
         self.writer = WriterId(uid=uid, rank=who.rank)
@@ -66,6 +67,7 @@ class SourceRank:
             client=client,
             start=start,
             term=term,
+            void=void,
         )
         self._shards: dict[str, Shard] = {}
         self._told_life = ""  # the life of the coordinator that knows our names

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 
 import structlog
 
@@ -21,6 +21,7 @@ from weightsync_agent.drivers.source_coordinator import SourceCoordinator
 from weightsync_agent.drivers.source_publish import Publishes
 from weightsync_agent.drivers.source_workers import SourceWorkers
 from weightsync_agent.peers.client import PeerClient
+from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol.source import Source
 from weightsync_agent.transfer.supervisor import TransferWorker
@@ -28,11 +29,12 @@ from weightsync_agent.transfer.supervisor import TransferWorker
 log = structlog.get_logger(__name__)
 
 TRIES = 3  # of a digest, each through another worker
+VOID = "GrantVoid"
 AGAIN = 2.0  # seconds until a found arena is compared again that could not be
 
 
 class SourceRunner:
-    """See the module. who: the rank's newest Publisher."""
+    """See the module. who: the rank's newest Publisher; void: grants under which nothing is written any more."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class SourceRunner:
         client: PeerClient,
         start: Callable[[str], Awaitable[TransferWorker]],
         term: KeptTerm,
+        void: Container[str] = frozenset(),
     ) -> None:
         self.machine = Source(f"rank {writer.rank} of {writer.uid}", count, term.fence())
         self.workers = SourceWorkers(f"source-{writer.rank}", start, lambda lane: self.feed(s.LaneDead(lane)))
@@ -63,6 +66,7 @@ class SourceRunner:
         self._answers: dict[str, asyncio.Future[Accepted]] = {}
         self._refused_ends: dict[str, Refused] = {}
         self._timers: set[asyncio.TimerHandle] = set()
+        self._void = void
         self._closed = False
         self._background = Background(f"source {writer.rank}")
 
@@ -93,7 +97,10 @@ class SourceRunner:
     def recover(self, records: list[SealedRecord]) -> None:
         """At start: offer what a former life of the agent sealed, once its bytes were compared."""
         opened = self._arenas.reopen(records)
-        found = (s.FoundReplica(s.ReplicaId(r.program, r.index), r.version, r.turn, r.buckets) for r in opened)
+        found = (
+            s.FoundReplica(s.ReplicaId(each.program, each.index), each.version, each.turn, each.buckets)
+            for each in opened
+        )
         self.feed(s.Found(tuple(found)))
 
     async def order(self, order: SyncOrder) -> Accepted:
@@ -111,6 +118,20 @@ class SourceRunner:
         if refused is not None:
             raise refused
         return Accepted()
+
+    def quiet(self, grant: str, session: str) -> bool:
+        """End what is written under a void grant, or to that session; whether no worker is left that wrote there.
+
+        Others that write through the same workers go on in a fresh one.
+        """
+        # A session is one rank's, and it asks only while nobody may write to it.
+        routes = [each for each in self._routes.values() if grant == each.grant or session == each.session]
+        for runner in routes:
+            runner.feed(r.Cancel(VOID, "its target wants no more bytes of that grant"))
+        lanes = self.workers.addressed(session)
+        for lane in lanes:
+            self.feed(s.LaneHeld(lane))
+        return not routes and not lanes
 
     async def digest(self, replica: s.ReplicaId, buckets: list[Bucket]) -> list[BucketDigest]:
         """Have a worker read them. One that ends meanwhile is not this caller's affair: another does it.
@@ -250,6 +271,8 @@ class SourceRunner:
         )
         task = RouteTask(action.route, action.planned, action.order, self._writer, self._coordinator.route)
         runner = self._routes[action.route] = RouteRunner(task, writes, self._client, self._over)
+        if action.planned.grant in self._void:  # an order that was on its way: nothing of it may be written
+            runner.feed(r.Cancel(VOID, "its target wants no more bytes of that grant"))
         self._background.spawn(runner.run())
 
     def _over(self, event: s.RouteOver) -> None:

@@ -90,6 +90,11 @@ class SourceWorkers:
         self._lanes.pop(lane, None)
         self._dead(lane)
 
+    def addressed(self, session: str) -> list[int]:
+        """Lanes whose worker may be connected to that session, also those that were told to end and have not yet."""
+        found = ((lane, held.worker) for lane, held in self._lanes.items())
+        return [lane for lane, worker in found if worker is not None and worker.has_addressed(session)]
+
     def kill(self, lane: int) -> None:
         """End the lane's process, also one that is only being started; ``dead`` is told when it is over."""
         self._gone.add(lane)

@@ -10,6 +10,7 @@ from pydantic import Field
 from weightsync.layout import Layout
 from weightsync.records import Record, WireRecord
 from weightsync.version import Hex32, Hex64
+from weightsync_agent.engines.seed import Seed
 
 PauseMode = Literal["Abort", "Retract", "InPlace"]
 
@@ -147,6 +148,9 @@ class EngineAdapter(Protocol):
 
     async def capabilities(self) -> Capabilities:
         """Probed once per incarnation (see ``forget``)."""
+
+    async def seed(self, rank: int) -> Seed | None:
+        """Where the rank's parameters lie, asked anew; None where the engine registered none to be written to."""
 
     def forget(self) -> None:
         """The engine has begun a new life: what was probed of the old one is void."""

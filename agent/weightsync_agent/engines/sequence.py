@@ -6,6 +6,9 @@
 The first commit of an engine's life certifies it: what was applied is read back and compared, and all of that once
 more, since an engine may repack its parameters the first time that they are loaded.
 
+An engine in Direct mode goes through the first of these steps before its first writer, and again in the commit, which
+has nothing to apply then: begin and end run what the engine does after a load.
+
 A commit starts from the first step always, also after a failure: until the last step the engine is paused, and its
 journal says so. The name "torn:V" stands while bytes move, so that an engine that somebody resumes by hand shows it.
 """
@@ -22,6 +25,7 @@ class Step(Enum):
 
     JOURNAL_TORN = "whatever happens, the next start takes engine memory for torn"
     PAUSE = "no token is generated"
+    SAME_LIFE = "the process that is paused is the one whose parameters were described"
     MARK_TORN = "the engine calls itself torn:V"
     BEGIN = "the engine expects its weights to change"
     APPLY = "every rank's parameters hold V"
@@ -46,9 +50,19 @@ def left_out(capabilities: Capabilities, pause_mode: PauseMode) -> dict[Step, st
     return omitted
 
 
+OPEN_STEPS = (Step.JOURNAL_TORN, Step.PAUSE, Step.SAME_LIFE, Step.MARK_TORN)  # before a writer is let in
+
+
+def direct_steps(capabilities: Capabilities, pause_mode: PauseMode, *, certified: bool = True) -> tuple[Step, ...]:
+    """The steps of a commit of what was written into the parameters themselves. certified: as in commit_steps."""
+    omitted = {*left_out(capabilities, pause_mode), Step.APPLY, *([Step.READ_BACK] if certified else [])}
+    return tuple(step for step in Step if step not in omitted)
+
+
 def commit_steps(capabilities: Capabilities, pause_mode: PauseMode, *, certified: bool = True) -> tuple[Step, ...]:
     """The steps in their order. certified: this life of the engine has given back before what was applied."""
-    omitted = left_out(capabilities, pause_mode)
+    # Who applies from an arena names the process that is meant in that very call.
+    omitted = {*left_out(capabilities, pause_mode), Step.SAME_LIFE}
     steps = [step for step in Step if step not in omitted]
     first, last = steps.index(Step.MARK_TORN) + 1, steps.index(Step.READ_BACK)
     applied = steps[first:last] if certified else 2 * steps[first : last + 1]

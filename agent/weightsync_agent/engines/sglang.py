@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import stamina
 from pydantic import ValidationError
 
-from weightsync.errors import EngineError
+from weightsync.errors import EngineError, InputError
 from weightsync.records import WireRecord, first_problem
 from weightsync_agent.engines.base import (
     Applied,
@@ -35,6 +35,7 @@ from weightsync_agent.engines.hook_files import HookFiles, combined
 from weightsync_agent.engines.http import Answer, EngineHttp, refused
 from weightsync_agent.engines.keys import Keys
 from weightsync_agent.engines.payload import hook_call
+from weightsync_agent.engines.seed import SEED_PATH, Seed, parse_seed
 from weightsync_agent.engines.server_info import ServerInfo, engine_info, parse_server_info, refusal
 
 MODES = {"InPlace": "in_place", "Retract": "retract", "Abort": "abort"}
@@ -131,6 +132,21 @@ class SGLangEngine:
                 keys=self._keys.kind,
             )
         return self._life.capabilities
+
+    async def seed(self, rank: int) -> Seed | None:
+        """See EngineAdapter. The table is keyed by the tensor-parallel rank alone: of two stages one is told."""
+        if (await self._server_info()).pp_size > 1:
+            return None
+        path = f"{SEED_PATH}?rank={rank}"
+        answer = await self._http.call("GET", path, seconds=self._deadlines.query, control=False)
+        if answer.status in {400, 404, 405}:
+            return None
+        if answer.status != 200:
+            raise refused(f"{self._http.url}{path}", answer)
+        try:
+            return await asyncio.to_thread(parse_seed, answer.json, rank)
+        except InputError as error:
+            raise engine_error("EngineRefusedCall", f"{self._http.url}{error}", retryable=False) from error
 
     async def _server_info(self) -> ServerInfo:
         if self._life.info is None:

@@ -31,6 +31,7 @@ _OURS = re.compile(r"(torn:)?[0-9a-f]{16}\.[0-9]+")
 
 # What an engine is certified on before anything was published: its own checkpoint, as it found it.
 BASE = Version(lineage="0" * 16, number=1, root="0" * 64)
+UNKNOWN = "0" * 64  # the root of what is being written and nobody has decided
 
 
 class JournalState(StrEnum):
@@ -49,9 +50,20 @@ class JournalRank(Record):
     buckets: tuple[BucketDigest, ...]
 
 
+class JournalWriter(Record):
+    """One that was let into the engine's memory itself. rank: the engine's; key: the writer's; address: of its agent,
+    "" where it is not known."""
+
+    rank: Annotated[int, Field(ge=0)]
+    grant: Hex32
+    key: str
+    address: str = ""
+
+
 class Journal(Record):
     """The last step of the last commit.
 
+    writers: in Direct mode, who was let in since: engine memory is Torn by them, and version is the one before.
     incarnation: the life of the engine that it was done to; programs: the decision's program roots, which a new
     coordinator asks for.
     """
@@ -64,11 +76,35 @@ class Journal(Record):
     term: Annotated[int, Field(ge=0)]
     coordinator: str
     programs: dict[str, Hex64] = Field(default_factory=dict)
+    writers: tuple[JournalWriter, ...] = ()
 
     @property
     def base(self) -> bool:
         """Of a certification on the base checkpoint: nothing was published to this engine."""
         return self.version.lineage == BASE.lineage
+
+    @property
+    def decided(self) -> bool:
+        """Its version is one that a coordinator decided."""
+        return not self.base and self.version.root != UNKNOWN
+
+
+def opened(
+    before: Journal | None, *, life: str, ranks: tuple[JournalRank, ...], writers: tuple[JournalWriter, ...],
+    unreadable: Version | None = None,
+) -> Journal:  # fmt: skip
+    """What is on disk while these writers are let into the engine's memory: Torn, and the last version's name.
+
+    What they write was decided by nobody, and may never be: the version before stays the one that is known. Where
+    that one's record could not be read, ``unreadable`` is what is written now: no other life is taken for Fresh then.
+    """
+    if before is None:
+        version = BASE if unreadable is None else unreadable
+        return Journal(
+            state=JournalState.TORN, version=version, incarnation=life, ranks=ranks, term=0, coordinator="",
+            writers=writers,
+        )  # fmt: skip
+    return before.model_copy(update={"state": JournalState.TORN, "incarnation": life, "writers": writers})
 
 
 class Decision(Record):

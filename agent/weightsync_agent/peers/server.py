@@ -21,7 +21,7 @@ from weightsync.errors import (
 )
 from weightsync.records import WireRecord, first_problem
 from weightsync.wire import local
-from weightsync.wire.v1 import NamesRequest, Problem, Receipts, ShardDigests
+from weightsync.wire.v1 import NamesRequest, OrderFor, Problem, Receipts, ShardDigests
 from weightsync_agent.observability import feeds, logs
 from weightsync_agent.peers.auth import Caller, Verifier
 
@@ -38,7 +38,10 @@ LONGEST_MESSAGE = 4096  # characters of a refusal: it may quote what the caller 
 # What a body of so many bytes can be made of: parsing takes some 150 bytes and a microsecond for each value, and the
 # agent does nothing else meanwhile.
 MAX_VALUES, SMALL_VALUES = 2_000_000, 50_000
-LARGE: tuple[type[WireRecord], ...] = (NamesRequest, Receipts, ShardDigests, local.NamesReport, local.Filled)
+LARGE: tuple[type[WireRecord], ...] = (
+    *(NamesRequest, OrderFor, Receipts, ShardDigests),
+    *(local.NamesReport, local.Filled),
+)
 
 # Whose fault it is decides the status: the caller's, ours, or somebody's behind us.
 _STATUS: tuple[tuple[type[WeightSyncError], int], ...] = (

@@ -7,6 +7,7 @@ the WeightSync in whose slices its pod's uid stands as a source. While the API s
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal
 
 import structlog
 
@@ -212,6 +213,18 @@ async def initial_gate_allows(api: Api, namespace: str, labels: dict[str, str]) 
     if failed is not None and owner_of(found, labels) is None:
         raise failed
     return gate_allowed(found, labels)
+
+
+async def transfer_mode(api: Api, namespace: str, labels: dict[str, str]) -> Literal["Auto", "Staged", "Direct"]:
+    """What the WeightSync of an engine pod with these labels says; Auto where there is none yet.
+
+    Raises PeerError where the API server does not answer, InputError where it may be one that cannot be read.
+    """
+    found, failed = await _weightsyncs(api, namespace)
+    owner = owner_of(found, labels)
+    if owner is None and failed is not None:
+        raise failed
+    return owner.spec.transfer.mode if owner is not None else "Auto"
 
 
 def pause_after(failures: int, luck: float) -> float:

@@ -209,6 +209,8 @@ class Coordinator(Machine[CoordinatorState]):
                     number=gathered.number,
                     writers=tuple(WriterId(uid=route.source, rank=route.rank) for route in target.routes),
                     ours=self.ours,
+                    pause_mode=plan.strategy.pause_mode,
+                    sources={source.uid: source.address for source in plan.sources},
                 ),
             )
             for member in self.sync.members.values()
@@ -380,6 +382,7 @@ class Coordinator(Machine[CoordinatorState]):
             member.outcome = EngineOutcome(
                 engine=member.engine.name,
                 outcome="Current",
+                mode=member.engine.mode,
                 pause_seconds=event.answer.pause_seconds,
                 apply_seconds=event.answer.apply_seconds,
                 staged_seconds=max(0.0, member.staged_at - sync.started),

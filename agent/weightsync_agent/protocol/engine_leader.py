@@ -9,6 +9,8 @@
 - no life of the engine is trusted before it is certified: its first commit applies and reads back, twice, and one
   whose parameters cannot be given is refused by name and stays paused;
 - the gate is True only while the engine is whole, and does not flip in a routine commit;
+- an engine in Direct mode is let through the same steps before its first writer: only then it is OPEN to them, Torn
+  as after a failed commit, until the commit of that sync; its gate stays as it is, but not for long;
 - a welcome is for the life that it finds, and ends with its silence: a version may have been decided meanwhile;
 - a torn engine that shows a name which the last commit cannot have left is another process, and runs unpaused.
 """
@@ -30,6 +32,7 @@ class LeaderState(Enum):
     REFUSED = "its parameters are not what its layout says: it is never written to"
     FRESH = "it serves the checkpoint that it started with"
     CURRENT = "it serves one whole version"
+    OPENING = "it is being journalled as torn and paused, before writers are let into its memory"
     COMMITTING = "it is paused, or about to be; its memory may be torn"
     REAPPLYING = "it is paused, and gets its version back from the arenas that are here"
     TORN = "it is paused and waits for a commit"
@@ -50,7 +53,8 @@ class Seen:
     """It was described.
 
     problem: why it cannot be fed, "" where it can; paused: it was left so, since its memory cannot be trusted; name:
-    its version's, "" where unknown; floor: the journal's version, below which no commit is taken.
+    its version's, "" where unknown; floor: the journal's version, below which no commit is taken; certified: one that
+    is whole has given back, in this life, what was applied to it.
     """
 
     incarnation: str
@@ -59,6 +63,7 @@ class Seen:
     name: str = ""
     paused: bool = False
     floor: Version | None = None
+    certified: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,19 @@ class CommitAsked:
 
     version: Version
     grants: tuple[tuple[int, str], ...]
+    steps: Sequence[Enum]
+
+
+@dataclass(frozen=True)
+class OpenAsked:
+    """Writers of this sync are to be let into the engine's memory.
+
+    version: what they write, its root not known yet; steps: engines/sequence.py, the first of which names the writers
+    on disk and is run for each rank of the sync.
+    """
+
+    sync: str
+    version: Version
     steps: Sequence[Enum]
 
 
@@ -134,6 +152,11 @@ class KeepPaused:
 
 
 @dataclass(frozen=True)
+class AnswerOpen:
+    """Action: writers may be let in."""
+
+
+@dataclass(frozen=True)
 class AnswerCommit:
     """Action: every step is done."""
 
@@ -179,6 +202,9 @@ class EngineLeader(Machine[LeaderState]):
         self.names: frozenset[str] = frozenset()  # that a torn engine of the same life may show; empty: any
         self.welcomed: bool | None = None  # the initial gate of the last welcome
 
+        self.opened = ""  # the sync whose writers were let into its memory; "" none
+        self.opened_at = 0.0
+
     def expects(self, weight_version: str, base: str) -> bool:
         """The engine's name of its version is the one that it was left with. base: what a fresh one said."""
         if self.state is LeaderState.CURRENT and self.version is not None:
@@ -198,7 +224,8 @@ class EngineLeader(Machine[LeaderState]):
         self.names = frozenset({event.name} - {""})
         self.floor, self.held = event.floor, event.paused
         # What serves a version in the life that the journal speaks of was certified before it did.
-        self.certified = isinstance(event.recovery, Keep | Fresh) and not event.problem
+        self.certified = isinstance(event.recovery, Keep | Fresh) and not event.problem and event.certified
+        self.opened = ""
         if event.problem:
             self.state = LeaderState.REFUSED
             held: list[object] = [KeepPaused(event.problem)] if event.paused else []
@@ -231,10 +258,36 @@ class EngineLeader(Machine[LeaderState]):
             self.names = frozenset({self.version.name})
         elif self.state is LeaderState.FRESH:
             self.names = frozenset()  # the base checkpoint's: a restart shows it again, and tells nothing
-        self.welcomed = None
+        self.welcomed, self.opened = None, ""
         self.target, self.floor, self.grants = event.version, event.version, event.grants
         self.steps, self.at = tuple(event.steps), 0
         return [self._run()]
+
+    def _let_in(self, event: OpenAsked, now: float) -> list[object]:
+        if self.state is LeaderState.CURRENT and self.version is not None:
+            self.names = frozenset({self.version.name})
+        elif self.state is LeaderState.FRESH:
+            self.names = frozenset()  # as in a commit
+        again = self.opened == event.sync
+        closed: list[object] = []
+        if self.opened and not again:
+            closed = [SetGate(False, "Torn", f"the sync that wrote into it has ended; {event.version.name} is next")]
+        self.welcomed, self.target, self.grants = None, event.version, ()
+        self.opened = event.sync
+        self.steps, self.at = tuple(event.steps[:1] if again else event.steps), 0
+        return [*closed, self._run()]
+
+    def _opened(self, event: StepDone, now: float) -> list[object]:
+        self.version, self.opened_at = None, now
+        if self.target is not None:
+            self.names = frozenset({torn_name(self.target.name)})
+        return [AnswerOpen()]
+
+    def _waits(self, event: Answers, now: float) -> list[object]:
+        if not self.opened or now < self.opened_at + OPEN_SECONDS:
+            return []
+        self.opened = ""
+        return [SetGate(False, "Torn", f"writers were let in {OPEN_SECONDS:g} s ago, and no commit has come")]
 
     def _run(self) -> RunStep:
         if self.target is None:
@@ -251,7 +304,7 @@ class EngineLeader(Machine[LeaderState]):
 
     def _failed(self, event: StepFailed, now: float) -> list[object]:
         step = self.steps[self.at].name
-        self.names = self._left_with()
+        self.names, self.opened = self._left_with(), ""
         message = f"step {step} of {self.target.name if self.target else '?'}: {event.message}"
         self.version = None
         return [
@@ -270,7 +323,7 @@ class EngineLeader(Machine[LeaderState]):
         ]
 
     def _another_life(self, event: StepFailed, now: float) -> list[object]:
-        self.version = None
+        self.version, self.opened = None, ""
         return [
             SetGate(False, "EngineRestarted", event.message),
             AnswerFailure(event.reason, event.message, True),
@@ -333,6 +386,7 @@ class EngineLeader(Machine[LeaderState]):
 
 
 _S = LeaderState
+OPEN_SECONDS = 30.0  # that an open engine keeps its gate: a routine sync costs the API server no call
 NOT_CERTIFIED = "NotCertified"
 ANOTHER_LIFE = "EngineRestarted"  # the hook's word: the process that answers is not the one that was looked at
 _LOOKED = (_S.REFUSED, _S.CURRENT, _S.FRESH, _S.TORN, _S.REAPPLYING)
@@ -349,7 +403,9 @@ EngineLeader.table = {
         (state, event): row
         for state in _LOOKED
         for event, row in (
-            (Answers, (Row(state, name="as before"),)),
+            (Answers, (Row(state, EngineLeader._waits, name="as before; a gate that was left open is closed"),))
+            if state is _S.TORN
+            else (Answers, (Row(state, name="as before"),)),
             (Silent, (Row(_S.ABSENT, EngineLeader._gone, name="gone"),)),
             (LifeChanged, (Row(_S.LOOKING, EngineLeader._changed, name="another life: look at it"),)),
         )
@@ -363,6 +419,23 @@ EngineLeader.table = {
         _OLDER,
         Row(_S.COMMITTING, EngineLeader._commit, name="torn first, then apply"),
     ),
+    **{
+        (state, OpenAsked): (Row(_S.OPENING, EngineLeader._let_in, name="torn first, then let writers in"),)
+        for state in (_S.FRESH, _S.CURRENT, _S.TORN)
+    },
+    (_S.OPENING, StepDone): (
+        Row(_S.OPENING, EngineLeader._step, lambda m, e: m.at + 1 < len(m.steps), "the next step"),
+        Row(_S.TORN, EngineLeader._opened, name="paused and journalled: writers may be let in"),
+    ),
+    (_S.OPENING, StepFailed): (
+        Row(
+            _S.LOOKING, EngineLeader._another_life, lambda m, e: e.reason == ANOTHER_LIFE, "another life: look at it"
+        ),
+        Row(_S.TORN, EngineLeader._failed, name="nobody is let in; paused until a commit succeeds"),
+    ),
+    (_S.OPENING, Answers): (Row(_S.OPENING, name="as before"),),
+    (_S.OPENING, Silent): (Row(_S.OPENING, name="the running step will fail"),),
+    (_S.OPENING, LifeChanged): (Row(_S.OPENING, name="the running step will fail, or the next look will tell"),),
     (_S.COMMITTING, StepDone): (
         Row(_S.COMMITTING, EngineLeader._step, lambda m, e: m.at + 1 < len(m.steps), "the next step"),
         Row(_S.CURRENT, EngineLeader._done, name="the version is served"),
@@ -383,6 +456,7 @@ EngineLeader.table = {
     (_S.FRESH, Welcomed): (Row(_S.FRESH, EngineLeader._welcome, name="the initial gate"),),
     **{
         (state, Welcomed): (Row(state, name="not fresh: it comes again to one that is"),)
-        for state in (_S.ABSENT, _S.LOOKING, _S.REFUSED, _S.CURRENT, _S.COMMITTING, _S.TORN, _S.REAPPLYING)
+        for state in _S
+        if state is not _S.FRESH
     },
 }

@@ -116,7 +116,13 @@ class Sync:
         if member.live:
             member.state = MemberState.OUT
             member.outcome = EngineOutcome.model_validate(
-                {"engine": member.engine.name, "outcome": outcome, "reason": reason, "message": message}
+                {
+                    "engine": member.engine.name,
+                    "outcome": outcome,
+                    "mode": member.engine.mode,
+                    "reason": reason,
+                    "message": message,
+                }
             )
 
     def orders(self, term: int, coordinator: str, stall_seconds: float) -> dict[str, tuple[WriterId, SyncOrder]]:

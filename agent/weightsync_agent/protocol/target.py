@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+from typing import ClassVar
 
 from weightsync.buckets import Extent, first_gap
 from weightsync.digests import BucketDigest, program_root, version_root
@@ -183,6 +184,9 @@ def choose(arenas: Sequence[RankArena], served: Version | None) -> int:
 class Target(Machine[TargetState]):
     """See the module's rules. expected: the extents that all stages together must cover."""
 
+    filling: ClassVar[Enum] = TargetState.FILLING  # where receipts of the open grant count
+    sealed: ClassVar[Enum] = TargetState.SEALED  # where the bytes are a version
+
     def __init__(self, rank: int, layout: str, program: str, expected: list[Extent]) -> None:
         super().__init__(TargetState.EMPTY)
         self.rank = rank
@@ -210,7 +214,7 @@ class Target(Machine[TargetState]):
 
     def check_grant(self, grant: str, writer: str | None = None) -> OpenGrant:
         """The open grant of that name. Raises Refused for another, or for a writer that it does not name."""
-        if self.grant is None or self.grant.grant != grant or self.state is not TargetState.FILLING:
+        if self.grant is None or self.grant.grant != grant or self.state is not self.filling:
             raise Refused(f"grant {grant} is not open at rank {self.rank}", reason="GrantClosed")
         if writer is not None and writer not in self.grant.writers:
             raise Refused(f"{writer} is no writer of grant {grant}", reason="NotAWriter", status=403)
@@ -232,7 +236,7 @@ class Target(Machine[TargetState]):
             raise Refused(
                 f"the commit does not name rank {self.rank} with program {self.program}", reason="Incomplete"
             )
-        if self.state is TargetState.SEALED and self.grant and self.grant.grant == mine.grant:
+        if self.state is self.sealed and self.grant and self.grant.grant == mine.grant:
             if self.version == request.version:
                 return
             raise Refused(

@@ -19,12 +19,13 @@ ACKNOWLEDGED = 2  # from this TCP protocol version on, done means landed
 
 
 class Peer(NamedTuple):
-    """What a worker's handshake port says of it. regions: (address, bytes)."""
+    """What a worker's handshake port says of it. regions: (address, bytes); data_port: where bytes come in."""
 
     session: str
     tcp_protocol: int
     regions: tuple[tuple[int, int], ...]
     transport: str = "tcp"
+    data_port: int = 0
 
     def holds(self, address: int, nbytes: int) -> bool:
         """Whether these bytes lie within one registered region."""
@@ -86,7 +87,7 @@ def read(answer: Any, session: str) -> Peer:
         regions = tuple((int(buffer["addr"]), int(buffer["length"])) for buffer in answer.get("buffers") or ())
         version = int(answer.get("tcp_proto_version", 1))
         transport = "tcp" if answer.get("protocol", "tcp") == "tcp" else "rdma"  # EFA has a name of its own
-        return Peer(str(answer["name"]), version, regions, transport)
+        return Peer(str(answer["name"]), version, regions, transport, int(answer.get("tcp_data_port") or 0))
     except (KeyError, TypeError, ValueError) as error:
         raise _unreachable(session, f"its descriptor has no usable {error}") from error
 

@@ -18,6 +18,7 @@ from weightsync_agent.transfer.child import DIED, STALLED, Child
 from weightsync_agent.transfer.ending import STOPPED, STUCK, failure, held
 from weightsync_agent.transfer.frames import Message
 from weightsync_agent.transfer.probe import probe
+from weightsync_agent.transfer.runs import Placed, within
 from weightsync_agent.transfer.settings import TransferSettings, child_environment
 
 __all__ = ["DIED", "STALLED", "STOPPED", "STUCK", "TransferSettings", "TransferWorker"]
@@ -47,6 +48,7 @@ class TransferWorker:
         self._writes: dict[int, tuple[str, asyncio.Queue[Message]]] = {}  # number: session, what happened
         self._regions: dict[Path, Region] = {}
         self._met: set[tuple[str, int]] = set()
+        self._addressed: set[str] = set()
         self._contact: asyncio.TimerHandle | None = None
         self._stuck = ""  # the session whose first contact holds the worker
         self._fenced = ""  # the session to which a write stalled, so that the source's memory is taken away
@@ -149,6 +151,25 @@ class TransferWorker:
             for bucket, digest in zip(buckets, found, strict=True)
         ]
 
+    async def read(self, region: Region, buckets: Sequence[Bucket], *, deadline_seconds: float) -> list[BucketDigest]:
+        """xxh3-128 of each bucket as it stands in another process's memory, read one-sided, in their order.
+
+        deadline_seconds: for the probe that comes first. Raises TransferError; after one the worker is of no use.
+        """
+        await self._meet(region, deadline_seconds)
+        runs = [(bucket.offset, bucket.nbytes) for bucket in buckets]
+        found = await self._child.call(
+            "read", self._settings.call_seconds, session=region.session, buckets=runs, runs=_runs(region)
+        )
+        return [
+            BucketDigest(offset=bucket.offset, nbytes=bucket.nbytes, digest=digest)
+            for bucket, digest in zip(buckets, found, strict=True)
+        ]
+
+    def has_addressed(self, session: str) -> bool:
+        """A write to it was asked for: the worker may be connected to it, or will be."""
+        return session in self._addressed
+
     async def probe(self, session: str, *, deadline_seconds: float) -> None:
         """Whether a peer's worker answers. Raises TransferError."""
         await probe(session, deadline_seconds)
@@ -177,13 +198,14 @@ class TransferWorker:
         was not submitted, too, and does not learn when the rest is terminal.
         """
         self._check(path, buckets, to)
+        self._addressed.add(to.session)
         await self._meet(to, min(stall_seconds, self._settings.contact_seconds))
         number = self._child.number()
         queue: asyncio.Queue[Message] = asyncio.Queue()
         self._writes[number] = (to.session, queue)
         self._child.send({
             "call": "write", "id": number, "path": str(path), "session": to.session, "address": to.address,
-            "buckets": [(bucket.offset, bucket.nbytes) for bucket in buckets],
+            "buckets": [(bucket.offset, bucket.nbytes) for bucket in buckets], "runs": _runs(to),
         })  # fmt: skip
         ended = False
         stopping = asyncio.create_task(self._stop(number, stop)) if stop is not None else None
@@ -244,7 +266,14 @@ class TransferWorker:
         source = self._regions.get(path)
         if source is None:
             raise TransferError(f"{path}: not attached to worker {self.name}", quiet=True)
+        placed = _runs(to)
         for bucket in buckets:
+            if placed and not within(placed, bucket.offset, bucket.nbytes):
+                raise TransferError(
+                    f"no byte of the bucket at {bucket.offset} lies in the parameters at {to.session}",
+                    reason=OUT_OF_REGION,
+                    quiet=True,
+                )
             if bucket.offset + bucket.nbytes > min(source.nbytes, to.nbytes):
                 raise TransferError(
                     f"bucket of {bucket.nbytes} bytes at {bucket.offset} is not within both regions "
@@ -255,22 +284,23 @@ class TransferWorker:
 
     async def _meet(self, to: Region, deadline: float) -> None:
         """Probe a region before this worker's first write to it."""
-        if (to.session, to.address) in self._met:
+        if _meeting(to) in self._met:
             return
         peer = await probe(to.session, deadline)
-        if not peer.holds(to.address, to.nbytes):
-            raise TransferError(
-                f"worker {to.session} has not registered {to.nbytes} bytes at {to.address:#x}",
-                reason=OUT_OF_REGION,
-                quiet=True,
-            )
+        for _, nbytes, address in _runs(to) or [Placed(0, to.nbytes, to.address)]:
+            if not peer.holds(address, nbytes):
+                raise TransferError(
+                    f"worker {to.session} has not registered {nbytes} bytes at {address:#x}",
+                    reason=OUT_OF_REGION,
+                    quiet=True,
+                )
         if peer.transport != self.capabilities.transport:
             raise TransferError(
                 f"worker {to.session} speaks {peer.transport}, worker {self.name} {self.capabilities.transport}",
                 reason="CapabilityMismatch",
                 quiet=True,
             )
-        self._met.add((to.session, to.address))
+        self._met.add(_meeting(to))
 
     async def _failure(self, message: Message, to: Region) -> TransferError | None:
         why = held(self.name, self._stuck, self._fenced)
@@ -319,6 +349,15 @@ class TransferWorker:
             if to == session:
                 queue.put_nowait({"event": "held"})
         self._child.send({"call": "halt"})
+
+
+def _runs(region: Region) -> list[Placed]:
+    return [Placed(run.offset, run.nbytes, run.address) for run in region.runs]
+
+
+def _meeting(region: Region) -> tuple[str, int]:
+    """Whom, and what of it, was looked at."""
+    return region.session, region.runs[0].address if region.runs else region.address
 
 
 def _header(path: Path) -> Header:

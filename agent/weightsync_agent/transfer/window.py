@@ -6,27 +6,37 @@ while later ones are on the wire.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from weightsync_agent.transfer.runs import Placed, within
 
 MAX_PIECES = 1000
 
 
 class Piece(NamedTuple):
-    """One submit: bytes [offset, offset + nbytes) of the payload, for bucket number ``bucket`` of write ``write``."""
+    """One submit: bytes [offset, offset + nbytes) of the payload, for bucket number ``bucket`` of write ``write``.
+
+    shift: added to where they would lie if the target's payload were in one piece.
+    """
 
     write: int
     bucket: int
     offset: int
     nbytes: int
+    shift: int = 0
 
 
-def cut(write: int, buckets: Iterable[tuple[int, int]], size: int) -> list[Piece]:
-    """Buckets (offset, bytes) in pieces of at most ``size`` bytes, in the buckets' order."""
+def cut(write: int, buckets: Iterable[tuple[int, int]], size: int, runs: Sequence[Placed] = ()) -> list[Piece]:
+    """Buckets (offset, bytes) in pieces of at most ``size`` bytes, in the buckets' order; of ``runs`` none spans two.
+
+    Without runs the target's payload lies in one piece.
+    """
     return [
-        Piece(write, number, at, min(size, offset + nbytes - at))
+        Piece(write, number, at, min(size, part.offset + part.nbytes - at), part.address - part.offset)
         for number, (offset, nbytes) in enumerate(buckets)
-        for at in range(offset, offset + nbytes, size)
+        for part in (within(runs, offset, nbytes) if runs else [Placed(offset, nbytes, offset)])
+        for at in range(part.offset, part.offset + part.nbytes, size)
     ]
 
 

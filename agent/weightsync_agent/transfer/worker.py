@@ -23,7 +23,9 @@ from weightsync.errors import TransferError
 from weightsync_agent import failpoints
 from weightsync_agent.transfer.codes import check
 from weightsync_agent.transfer.frames import Message, pack, receive
+from weightsync_agent.transfer.read import Reader
 from weightsync_agent.transfer.registration import Registry
+from weightsync_agent.transfer.runs import Placed
 from weightsync_agent.transfer.window import Window
 from weightsync_agent.transfer.write import Pump, Write
 
@@ -37,6 +39,7 @@ class Worker:
         self._pipe = pipe
         self._sending = threading.Lock()
         self._registry = Registry(engine)
+        self._reader = Reader(engine, options["piece_bytes"])
         window = Window(options["peer_pieces"], options["peer_bytes"])
         self._pump = Pump(
             engine, window, self.send, piece_bytes=options["piece_bytes"], poll_seconds=options["poll_seconds"]
@@ -59,6 +62,7 @@ class Worker:
             "detach": self._detach,
             "fence": self._fence,
             "digest": self._digest,
+            "read": self._read,
         }
         while (message := receive(self._pipe)) is not None and message["call"] != "close":
             match message["call"]:
@@ -88,7 +92,7 @@ class Worker:
         except TransferError as error:
             self.send({"event": "end", "write": number, "failed": str(error), "lost": 0})
             return
-        write = Write(number, message["session"], path, source, message["address"], buckets)
+        write = Write(number, message["session"], path, source, message["address"], buckets, runs=_runs(message))
         failpoints.later(partial(self._pump.add, write))
 
     def _detach(self, message: Message) -> None:
@@ -106,6 +110,10 @@ class Worker:
         self._pump.wait_for_others(message["session"], message["grace"])
         self._registry.unregister_all()
 
+    def _read(self, message: Message) -> list[str]:
+        buckets = [(offset, nbytes) for offset, nbytes in message["buckets"]]
+        return self._reader.digest(message["session"], buckets, _runs(message))
+
     def _digest(self, message: Message) -> list[str]:
         buckets = [(offset, nbytes) for offset, nbytes in message["buckets"]]
         with self._registry.reading(message["path"], buckets) as payload:
@@ -116,6 +124,10 @@ class Worker:
                     return xxhash.xxh3_128_hexdigest(run)
 
             return list(self._hashing.map(digest, buckets))
+
+
+def _runs(message: Message) -> list[Placed]:
+    return [Placed(*run) for run in message["runs"]]
 
 
 def _end_with(parent: int) -> None:

@@ -10,12 +10,13 @@ The rules, each from a measurement:
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from weightsync_agent.transfer.codes import Poll, accepted, polled
 from weightsync_agent.transfer.frames import Message
+from weightsync_agent.transfer.runs import Placed
 from weightsync_agent.transfer.window import Piece, Window, cut
 
 HALTED = "halted"
@@ -34,7 +35,10 @@ class Engine(Protocol):
 
 @dataclass
 class Write:
-    """One call. source, target: address of offset 0 of the payload at either end. buckets: (offset, bytes)."""
+    """One call. source, target: address of offset 0 of the payload at either end. buckets: (offset, bytes).
+
+    runs: where the target's payload lies, if not in one piece; target is 0 then.
+    """
 
     id: int
     session: str
@@ -47,6 +51,7 @@ class Write:
     lost: int = 0  # pieces that Mooncake accepted and then failed: their bytes may still be on the way
     failed: str = ""
     left: list[int] = field(default_factory=list)  # by bucket: pieces that are not done
+    runs: Sequence[Placed] = ()
 
     @property
     def ended(self) -> bool:
@@ -85,7 +90,7 @@ class Pump:
 
     def add(self, write: Write) -> None:
         """Queue a write's pieces."""
-        pieces = cut(write.id, write.buckets, self._piece_bytes)
+        pieces = cut(write.id, write.buckets, self._piece_bytes, write.runs)
         write.waiting = len(pieces)
         write.left = [0] * len(write.buckets)
         for piece in pieces:
@@ -173,7 +178,7 @@ class Pump:
 
     def _give(self, session: str, piece: Piece, write: Write) -> bool:
         number = self._engine.transfer_submit_write(
-            session, write.source + piece.offset, write.target + piece.offset, piece.nbytes
+            session, write.source + piece.offset, write.target + piece.offset + piece.shift, piece.nbytes
         )
         with self._changed:
             if accepted(number):

@@ -156,13 +156,15 @@ def _engine(member: Member, routes: Sequence[mapping.Routes], before: Engine | N
         leader=member.leader.uid,
         address=member.address,
         incarnation=member.incarnation,
+        mode=member.mode,
         targets=targets,
     )
 
 
 def _unchanged(member: Member, steps: Sequence[Sequence[SourceKey]], before: Engine) -> bool:
     """Whether the engine of the previous plan says the same: to make 10,000 anew takes a second."""
-    if (before.name, before.address, before.incarnation) != (member.name, member.address, member.incarnation):
+    said = (member.name, member.address, member.incarnation, member.mode)
+    if (before.name, before.address, before.incarnation, before.mode) != said:
         return False
     if len(before.targets) != len(member.ranks):
         return False

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weightsync.announcement import TargetRank
+from weightsync.announcement import Mode, TargetRank
 from weightsync_operator.planning import reasons
 from weightsync_operator.planning.mapping import TargetKey
 from weightsync_operator.planning.pods import Pod
@@ -32,7 +32,7 @@ class Rank:
 @dataclass(frozen=True, slots=True)
 class Member:
     """An engine that can take part. leader: the pod of its lowest rank; ranks: by rank; checkpoint and nbytes (of a
-    rank's replica, at most) may be unsaid."""
+    rank's replica, at most) may be unsaid; mode: as the leader announced."""
 
     name: str
     leader: Pod
@@ -41,6 +41,7 @@ class Member:
     ranks: tuple[Rank, ...]
     checkpoint: str = ""
     nbytes: int = 0
+    mode: Mode = "Staged"
 
     @property
     def signature(self) -> Signature:

@@ -123,7 +123,8 @@ def _whole(group: Group) -> Member | Outsider:
     address, incarnation = (said.address, said.incarnation) if said is not None else ("", "")
     checkpoint = said.checkpoint if said is not None else ""
     nbytes = max((p.announcement.replica_bytes for p in group.pods if p.announcement is not None), default=0)
-    return Member(group.name, lead, address, incarnation, tuple(ranks), checkpoint, nbytes)
+    mode = said.mode if said is not None else "Staged"
+    return Member(group.name, lead, address, incarnation, tuple(ranks), checkpoint, nbytes, mode)
 
 
 def _ranks_wrong(group: Group, ranks: Sequence[Rank], totals: set[int]) -> Outsider | None:

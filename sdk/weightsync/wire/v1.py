@@ -14,6 +14,7 @@ coordinator -> target   POST /v1/grants      may these writers fill your arena? 
                         POST /v1/welcome     (to the leader) nothing was published yet: the gate may open
                         GET  /v1/status
 source -> target        POST /v1/receipts    buckets whose writes are terminal: check them
+target -> source        POST /v1/quiet       write no more under that grant, and say when nobody can
 anyone -> agent         GET  /v1/programs/{digest}, GET /v1/announcement
 
 Every request of the data path carries the coordinator's term; an older one is refused (reason StaleTerm).
@@ -23,6 +24,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from weightsync.announcement import Mode
 from weightsync.bounds import LARGEST, MANY, Number, Offset, Rank, Ranks, Size, Term
 from weightsync.digests import BucketDigest
 from weightsync.plan import Strategy
@@ -49,12 +51,26 @@ class Capabilities(WireRecord):
     settings: dict[str, str] = Field(default_factory=dict)
 
 
+class Run(WireRecord):
+    """Bytes [offset, offset + nbytes) of a payload lie at ``address``."""
+
+    offset: Offset
+    nbytes: Size
+    address: Offset
+
+
 class Region(WireRecord):
-    """A registered arena of a transfer worker: ``session`` is what Mooncake dials."""
+    """Where a payload of ``nbytes`` bytes may be written: ``session`` is what Mooncake dials.
+
+    An arena of a transfer worker lies at ``address`` as a whole. An engine's own parameters lie in ``runs``, by
+    rising offset and apart; what is in none of them is padding, lies nowhere, and counts as zeros. address is 0 then,
+    where nothing can be registered.
+    """
 
     session: str
     address: Offset
     nbytes: Size
+    runs: Annotated[tuple[Run, ...], MANY] = ()
 
 
 class WriterId(WireRecord):
@@ -182,6 +198,7 @@ class EngineOutcome(WireRecord):
 
     engine: str
     outcome: Literal["Current", "Behind", "Gone", "Failed", "Superseded"]
+    mode: Mode = "Staged"
     reason: str = ""
     message: str = ""
     pause_seconds: Seconds = 0.0
@@ -206,7 +223,8 @@ class GrantRequest(WireRecord):
 
     ours: the writers' side; target: uid of the pod that is meant, which another may have replaced at its address;
     layout and program as the plan has them. A grant replaces an older one of the same rank only once the older is
-    quiet.
+    quiet. An engine in Direct mode is paused for it, in pause_mode; sources: by uid, the agent's address of every
+    trainer pod of the plan: of those it learns when an older grant is quiet.
     """
 
     term: Term
@@ -220,6 +238,8 @@ class GrantRequest(WireRecord):
     number: Number
     writers: Annotated[tuple[WriterId, ...], Field(min_length=1), MANY]
     ours: Capabilities
+    pause_mode: Literal["Abort", "Retract", "InPlace"] = "Abort"
+    sources: Annotated[dict[str, str], MANY] = Field(default_factory=dict)
 
 
 class Grant(WireRecord):
@@ -265,6 +285,19 @@ class ReceiptsAnswer(WireRecord):
     unequal: Annotated[tuple[int, ...], MANY] = ()
 
 
+class QuietRequest(WireRecord):
+    """Start no write under ``grant`` any more, and end every worker that has written to ``session``."""
+
+    grant: Hex32
+    session: Annotated[str, Field(max_length=256)]
+
+
+class QuietAnswer(WireRecord):
+    """quiet: no process of this agent that has written to the session is left. Ask again where it is not."""
+
+    quiet: bool
+
+
 class RankCommit(WireRecord):
     """What one rank of the engine must hold before it applies."""
 
@@ -306,10 +339,13 @@ class Welcome(WireRecord):
 
 
 class RankStatus(WireRecord):
-    """One target rank's arena."""
+    """What one target rank holds: its arena, or in Direct mode the engine's parameters themselves.
+
+    Draining: no grant is given before every writer of the last one is known to have ended.
+    """
 
     rank: Rank
-    state: Literal["Empty", "Filling", "Sealed"]
+    state: Literal["Empty", "Filling", "Sealed", "Draining"]
     grant: str = ""
     version: str = ""
 
@@ -333,6 +369,7 @@ class AgentStatus(WireRecord):
     term: Term
     incarnation: str = ""
     ready: bool = False
+    mode: Mode = "Staged"
     version: str = ""
     journal: Literal["", "Torn", "Current"] = ""
     gate: bool = False

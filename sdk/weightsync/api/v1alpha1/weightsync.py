@@ -122,6 +122,15 @@ class Transfer(WireRecord):
     protocol: Annotated[
         Literal["Auto", "TCP"], Field(description="What carries the bytes. Auto takes the best that both ends have.")
     ] = "Auto"
+    mode: Annotated[
+        Literal["Auto", "Staged", "Direct"],
+        Field(
+            description="Where weights land. Staged: in a replica in host memory beside the engine, which serves "
+            "meanwhile. Direct: in the engine's live parameters, which the engine registered itself; it stands still "
+            "while they are written. Auto: Staged where the replica fits into the agent's memory limit, else Direct "
+            "where the engine offers it."
+        ),
+    ] = "Auto"
     bucket_size: Annotated[
         str,
         Field(
