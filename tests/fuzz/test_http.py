@@ -59,6 +59,7 @@ TRAINER_BODIES: dict[str, Json] = {
     "/v1/trouble": {"writer": WRITER, "lineage": "2" * 16, "number": 1, "reason": "R", "message": "m"},
     "/v1/orders": {"writer": WRITER, "order": ORDER},
     "/v1/orders/end": {"sync": "s", "term": 1, "writer": WRITER, "version": VERSION},
+    "/v1/quiet": {"grant": GRANT, "session": "10.0.0.9:15001"},
 }  # fmt: skip
 
 

@@ -25,10 +25,11 @@ from weightsync_agent import failpoints
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.drain import AskQuiet, Drain, Peer
 from weightsync_agent.drivers.rank_target import StartWorker
+from weightsync_agent.drivers.seed_region import region_of
 from weightsync_agent.engines.errors import engine_error
-from weightsync_agent.engines.seed import Seed, region_of
+from weightsync_agent.engines.seed import Seed
 from weightsync_agent.journal.records import JournalRank, JournalWriter
-from weightsync_agent.observability import metrics
+from weightsync_agent.observability import feeds
 from weightsync_agent.protocol import direct as d
 from weightsync_agent.protocol import target as t
 from weightsync_agent.protocol.engine_leader import ANOTHER_LIFE, NOT_CERTIFIED
@@ -180,12 +181,13 @@ class DirectRank:
             await failpoints.reach("target", "writing")
             began = time.monotonic()
             computed = await self._read(request.buckets)
-            metrics.PHASE_SECONDS.labels(phase="check").observe(time.monotonic() - began)
+            seconds = time.monotonic() - began
             async with self._lock:
                 self.machine.check_grant(request.grant, key)
                 actions = self._handle(t.Landed(request.grant, computed, request.buckets))
             found = next(action for action in actions if isinstance(action, t.AnswerReceipt))
             answer = ReceiptsAnswer(verified=found.verified, unequal=found.unequal)
+            feeds.receipt_checked(computed, answer, seconds)
         if request.last:
             async with self._lock:
                 last = t.LastReceipt(request.grant, key, request.failed)

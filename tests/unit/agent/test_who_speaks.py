@@ -78,7 +78,7 @@ def test_a_pod_speaks_for_itself_only(agents: dict[str, Running], path: str) -> 
     assert answered(agent, path, body, "t1") == (403, "NotYou")
 
 
-@pytest.mark.parametrize("path", sorted(set(TRAINER_BODIES) - {"/v1/orders", "/v1/orders/end"}))
+@pytest.mark.parametrize("path", sorted(set(TRAINER_BODIES) - {"/v1/orders", "/v1/orders/end", "/v1/quiet"}))
 def test_a_pod_that_is_no_source_of_the_plan_is_refused(agents: dict[str, Running], path: str) -> None:
     """403, for all that it says of itself truly."""
     body = TRAINER_BODIES[path] | {"writer": WRITER | {"uid": "t9"}}

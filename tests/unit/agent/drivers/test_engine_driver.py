@@ -78,6 +78,8 @@ class Engine:
     async def capabilities(self) -> Capabilities:
         return Capabilities(begin_end=True, flush_with_waiting=True)
 
+    async def seed(self, rank: int) -> None: ...
+
     def forget(self) -> None: ...
 
     @asynccontextmanager
