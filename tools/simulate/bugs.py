@@ -1,4 +1,7 @@
-"""Bugs of the protocol, one small change each, that a simulation must find. None of them is anybody's fault: yet."""
+"""Bugs of the protocol, one small change each, that a simulation must find. None of them is anybody's fault: yet.
+
+Those of engines in Direct mode stand in direct_bugs.py, which registers them here.
+"""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from multiprocessing import get_context
 
 from tools.report.writing import write
 from tools.simulate import coverage
-from tools.simulate.bugs import BUGS, Patches
+from tools.simulate.bugs import Patches
 from tools.simulate.coverage import COVERAGE, Key
+from tools.simulate.direct_bugs import BUGS
 from tools.simulate.mutants import Mutant, every
 from tools.simulate.schedule import run
 from weightsync.measures import Measure

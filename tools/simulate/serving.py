@@ -88,6 +88,7 @@ class Serving:
         self.applying = False
         if self.direct:
             self.process = self.wires.worker([EngineMemory(self, rank) for rank in range(self.ranks)])
+            self.process.dead.then(lambda _, number=self.number: self._receiver_killed(number))
         self.ledger.engine_begins(self)
 
     def end_life(self) -> None:
@@ -97,6 +98,12 @@ class Serving:
             self.process.kill()
         self.number += 1  # what waits for the old one finds another
         self.loop.note(self.name, "engine dies")
+
+    def _receiver_killed(self, number: int) -> None:
+        """Whoever kills what receives the bytes kills the engine; it is started again."""
+        if self.alive and number == self.number:
+            self.end_life()
+            self.loop.at(3.5, self.agent.start_engine)
 
     @property
     def incarnation(self) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from weightsync_agent.engines.base import Capabilities, PauseMode
-from weightsync_agent.engines.sequence import Step, commit_steps, left_out, refusal
+from weightsync_agent.engines.sequence import OPEN_STEPS, Step, commit_steps, direct_steps, left_out, refusal
 
 OLD = Capabilities(begin_end=False, flush_with_waiting=False)
 NEW = Capabilities(begin_end=True, flush_with_waiting=True)
@@ -73,3 +73,20 @@ def test_a_life_is_certified_in_its_first_commit(capabilities: Capabilities) -> 
     assert list(first[at : first.index(Step.FLUSH)]) == 2 * [*once, Step.READ_BACK]
     rest = [step for step in first if step not in {*once, Step.READ_BACK}]
     assert rest == [step for step in later if step not in once]
+
+
+@pytest.mark.parametrize("capabilities", [OLD, NEW])
+@pytest.mark.parametrize("certified", [False, True])
+def test_a_direct_commit_applies_nothing(capabilities: Capabilities, certified: bool) -> None:
+    """What was let in by the opening steps is finished: the same first steps, nothing copied, read back at first."""
+    steps = direct_steps(capabilities, "Abort", certified=certified)
+    assert steps[: len(OPEN_STEPS)] == OPEN_STEPS
+    assert Step.APPLY not in steps
+    assert (Step.READ_BACK in steps) is not certified
+    expected = [step for step in commit_steps(capabilities, "Abort") if step is not Step.APPLY]
+    assert [step for step in steps if step not in {Step.SAME_LIFE, Step.READ_BACK}] == expected
+
+
+def test_a_direct_engine_is_journalled_and_paused_before_anybody_is_let_in() -> None:
+    """And is the process that was described."""
+    assert OPEN_STEPS == (Step.JOURNAL_TORN, Step.PAUSE, Step.SAME_LIFE, Step.MARK_TORN)

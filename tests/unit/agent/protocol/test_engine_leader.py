@@ -236,3 +236,90 @@ def test_a_look_that_silence_ended_says_nothing_more() -> None:
     machine = leader(m.Answers(), m.Silent())
     assert machine.handle(m.LookFailed("late"), 0.0) == []
     assert machine.state is m.LeaderState.ABSENT
+
+
+OPEN = (Commit.JOURNAL_TORN, Commit.PAUSE, Commit.SAME_LIFE, Commit.MARK_TORN)
+UNDECIDED = Version(lineage="1" * 16, number=2, root="0" * 64)
+
+
+def let_in(sync: str = "x") -> m.OpenAsked:
+    return m.OpenAsked(sync, UNDECIDED, OPEN)
+
+
+OPENED = (*CURRENT, let_in(), *(m.StepDone(),) * 4)
+
+
+@pytest.mark.parametrize("before", [FRESH, CURRENT], ids=["a fresh engine", "a current one"])
+def test_writers_are_let_in_only_after_every_step(before: tuple[object, ...]) -> None:
+    """Journal first, then the pause; the answer comes with the last, and the gate has not flipped."""
+    machine = leader(*before)
+    actions = machine.handle(let_in(), 0.0)
+    for step in OPEN:
+        assert actions == [m.RunStep(step, UNDECIDED, ())]
+        actions = machine.handle(m.StepDone(), 0.0)
+    assert actions == [m.AnswerOpen()]
+    assert machine.state is m.LeaderState.TORN
+    assert machine.version is None
+    assert machine.names == frozenset({torn_name(UNDECIDED.name)})
+
+
+def test_each_rank_of_a_sync_is_journalled_and_paused_once() -> None:
+    """The second rank's writers go on disk; the engine is paused already."""
+    machine = leader(*OPENED)
+    assert machine.handle(let_in(), 0.0) == [m.RunStep(OPEN[0], UNDECIDED, ())]
+    assert machine.handle(m.StepDone(), 0.0) == [m.AnswerOpen()]
+
+
+def test_another_sync_goes_through_all_steps_again_and_closes_the_gate() -> None:
+    """The one before has ended without a commit."""
+    machine = leader(*OPENED)
+    gate, run = machine.handle(let_in("y"), 0.0)
+    assert gate.open is False  # type: ignore[attr-defined]
+    assert run == m.RunStep(OPEN[0], UNDECIDED, ())
+    assert machine.steps == OPEN
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+def test_nobody_is_let_in_where_a_step_fails(done: int) -> None:
+    """It stays paused, with its gate closed, and the next sync begins from the first step."""
+    machine = leader(*CURRENT, let_in(), *(m.StepDone(),) * done)
+    gate, paused, failure = machine.handle(m.StepFailed("EngineFailed", "why", True), 0.0)
+    assert gate.open is False  # type: ignore[attr-defined]
+    assert isinstance(paused, m.KeepPaused)
+    assert isinstance(failure, m.AnswerFailure)
+    assert OPEN[done].name in failure.message
+    assert machine.stays_paused
+    machine.handle(let_in(), 0.0)
+    assert machine.steps == OPEN
+
+
+def test_another_process_that_meets_the_opening_is_looked_at() -> None:
+    """Nobody is let in there."""
+    machine = leader(*CURRENT, let_in(), m.StepDone(), m.StepDone())
+    actions = machine.handle(m.StepFailed(m.ANOTHER_LIFE, "another", False), 0.0)
+    assert machine.state is m.LeaderState.LOOKING
+    assert m.Look() in actions
+
+
+def test_an_open_engine_is_committed_to_and_what_was_undecided_is_no_floor() -> None:
+    """The version before may still come back, where nobody decided what was being written."""
+    machine = leader(*OPENED)
+    assert not machine.older(V1)
+    assert machine.handle(m.CommitAsked(V2, (), (Step.A,)), 0.0) == [m.RunStep(Step.A, V2, ())]
+    assert machine.handle(m.StepDone(), 0.0) == [m.AnswerCommit()]
+    assert machine.serves(V2)
+
+
+def test_a_gate_is_left_open_for_a_routine_sync_and_no_longer() -> None:
+    """A sync whose commit does not come closes it, once."""
+    machine = leader(*OPENED)
+    assert machine.handle(m.Answers(), m.OPEN_SECONDS - 1) == []
+    (gate,) = machine.handle(m.Answers(), m.OPEN_SECONDS + 1)
+    assert gate.open is False  # type: ignore[attr-defined]
+    assert machine.handle(m.Answers(), m.OPEN_SECONDS + 2) == []
+
+
+def test_a_fresh_engine_that_was_not_certified_is_in_its_first_commit() -> None:
+    """There is no replica to certify it with before."""
+    assert leader(*FRESH).certified
+    assert not leader(m.Answers(), m.Seen("life", Fresh(), certified=False)).certified
