@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from weightsync.errors import InputError
+from weightsync.errors import InputError, WeightSyncError
 from weightsync.names import VERSION
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.kept_term import OwnTerms
@@ -91,10 +91,16 @@ async def _engine(
     async def allowed(api: Api) -> bool:
         return await initial_gate_allows(api, settings.pod_namespace, await common.own_pod.labels())
 
+    known: list[Wish] = ["Auto"]
+
     async def wish() -> Wish:
         if settings.mode is not None or api is None:
             return settings.mode or "Auto"
-        return await transfer_mode(api, settings.pod_namespace, await common.own_pod.labels())
+        try:
+            known.append(await transfer_mode(api, settings.pod_namespace, await common.own_pod.labels()))
+        except WeightSyncError as error:  # an engine is looked at with the API server away, too
+            log.warning("transfer.mode cannot be read", why=str(error), taken=known[-1])
+        return known[-1]
 
     journal = JournalFile.within(settings.directory)
     if api is None:

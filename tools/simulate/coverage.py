@@ -138,7 +138,7 @@ OUT_OF_REACH: dict[tuple[str, str, str, int], str] = {
     **{("Route", "VERIFIED", event, 0): OVER for event in ("Checked", "ReceiptBroke", "WriteBroke")},
     **{
         ("EngineLeader", state, "LifeChanged", 0): "expects() takes any name in that state"
-        for state in ("COMMITTING", "REFUSED")
+        for state in ("COMMITTING", "OPENING", "REFUSED")
     },
     ("EngineLeader", "ABSENT", "LookFailed", 0): "the driver ends a look when the engine falls silent",
     ("Replica", "SPENT", "Broken", 0): "what has its outcome is not broken any more",

@@ -30,13 +30,14 @@ from weightsync_agent.drivers.drain import AskQuiet
 from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.landing import Landing, Wish, nobody, staged
 from weightsync_agent.drivers.look import Look
+from weightsync_agent.drivers.opening import opening
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
 from weightsync_agent.engines.base import EngineAdapter, PauseMode
 from weightsync_agent.engines.sequence import OPEN_STEPS, commit_steps, direct_steps, refusal
 from weightsync_agent.journal.file import StateFile
-from weightsync_agent.journal.records import UNKNOWN, Fresh, Journal, JournalState, Reapply, opened
+from weightsync_agent.journal.records import Fresh, Journal, JournalState, Reapply
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
 from weightsync_agent.protocol import engine_leader as m
@@ -424,40 +425,15 @@ class EngineDriver:
                 raise Refused(why, reason="PauseModeRefused", status=422)
             if self._pausing is not None and not self._pausing.done():
                 await asyncio.wait({self._pausing})
-            await self._open(request, await self._opening(request, rank, grant))
+            others = [each for each in self._ranks.direct.values() if each is not rank]
+            life = self.machine.incarnation
+            context = await opening(request, rank, grant, journal=self._journal, life=life, others=others)
+            await self._open(request, context)
 
         async with self._committing:
             self.fence.check(request.term, request.coordinator)  # another may have come while this one waited
             self._check_present()
             return await rank.grant(request, self.fence, let_in)
-
-    async def _opening(self, request: GrantRequest, rank: DirectRank, grant: OpenGrant) -> CommitContext:
-        ranks = self._ranks.direct
-        writers = [w for each in ranks.values() if each is not rank for w in each.writers()]
-        version = Version(lineage=request.lineage, number=request.number, root=UNKNOWN)
-        unreadable = None
-        try:
-            before = await in_thread(self._journal.read)
-        except InputError as error:
-            log.warning("the journal cannot be read, and is begun anew", why=str(error))
-            before, unreadable = None, version
-        return CommitContext(
-            version=version,
-            label="",
-            term=self.fence.term,
-            coordinator=self.fence.coordinator,
-            incarnation=self.machine.incarnation,
-            pause_mode=request.pause_mode,
-            arenas=(),
-            ranks=(),
-            torn=opened(
-                before,
-                life=self.machine.incarnation,
-                ranks=tuple(each.journal_rank() for each in ranks.values()),
-                writers=(*writers, *rank.named(grant)),
-                unreadable=unreadable,
-            ),
-        )
 
     async def _open(self, request: GrantRequest, context: CommitContext) -> None:
         """To be called with ``_committing`` held. Raises Refused where the engine could not be paused."""

@@ -5,16 +5,20 @@ import pytest
 from weightsync.arena import NO_GRANT, ArenaState, Header
 from weightsync.version import Version
 from weightsync_agent.journal.records import (
+    BASE,
+    UNKNOWN,
     EngineSeen,
     Fresh,
     Journal,
     JournalRank,
     JournalState,
+    JournalWriter,
     Keep,
     PauseAndReseed,
     Reapply,
     Recovery,
     at_start,
+    opened,
 )
 
 LAYOUT, PROGRAM, OTHER = "a" * 32, "b" * 32, "c" * 32
@@ -137,3 +141,25 @@ def test_reapply_carries_what_the_apply_needs() -> None:
         (1, "arena-1", PROGRAM),
     ]
     assert recovery.grants == {0: GRANT, 1: GRANT}
+
+
+LET_IN = (JournalWriter(rank=0, grant=GRANT, key="uid-s/0", address="10.0.0.1:8960"),)
+
+
+@pytest.mark.parametrize("before", [None, journal(), journal(JournalState.TORN)], ids=["none", "Current", "Torn"])
+def test_an_engine_that_is_let_into_is_torn_and_names_who_was(before: Journal | None) -> None:
+    """In this life, under the version before: what is being written was decided by nobody."""
+    record = opened(before, life="life-3", ranks=journal().ranks, writers=LET_IN)
+    assert (record.state, record.incarnation, record.writers) == (JournalState.TORN, "life-3", LET_IN)
+    assert record.version == (before.version if before is not None else BASE)
+    assert record.decided is (before is not None)
+    assert isinstance(at_start(record, {}, EngineSeen(f"torn:{V2.name}", "life-3")), PauseAndReseed)
+
+
+def test_after_a_journal_that_could_not_be_read_no_version_counts_as_decided() -> None:
+    """And no other life of the engine as fresh: it may have served a version."""
+    version = V2.model_copy(update={"root": UNKNOWN})
+    record = opened(None, life="life-3", ranks=journal().ranks, writers=LET_IN, unreadable=version)
+    assert not record.decided
+    assert not record.base
+    assert isinstance(at_start(record, {}, EngineSeen("default", "life-4")), PauseAndReseed)
