@@ -12,6 +12,7 @@ from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, Refused, TransferError, WeightSyncError
 from weightsync.wire.v1 import (
+    Capabilities,
     CommitRequest,
     Grant,
     GrantRequest,
@@ -77,6 +78,8 @@ class DirectRank:
         self._draining: asyncio.Task[None] | None = None
         self._background = Background(f"direct {program.rank}")
         self._lock = asyncio.Lock()  # one event at a time
+        self._starting = asyncio.Lock()
+        self._capabilities: Capabilities | None = None  # of this agent's workers: all have the same
 
     # --- a life of the engine ---
 
@@ -142,7 +145,8 @@ class DirectRank:
         """
         async with self._lock:
             self.machine.check_ask(request)
-            agree(request.ours, (await self._reader()).capabilities)
+            theirs = self._capabilities or (await self._reader()).capabilities
+            agree(request.ours, theirs)
             self._learn(request.sources)
             event = t.Ask(request, secrets.token_hex(16))
             if self.machine.quiet():
@@ -154,7 +158,7 @@ class DirectRank:
                         self._drain()
                     case t.RefuseAsk(message):
                         raise Refused(message, reason="Fencing", status=503)
-            return Grant(grant=event.grant, region=self.region, theirs=(await self._reader()).capabilities)
+            return Grant(grant=event.grant, region=self.region, theirs=theirs)
 
     def _learn(self, sources: Mapping[str, str]) -> None:
         if sources:
@@ -236,9 +240,11 @@ class DirectRank:
             raise
 
     async def _reader(self) -> TransferWorker:
-        if self._worker is None or self._worker.dead.done():
-            self._worker = await self._start(f"reader-{self.program.rank}")
-        return self._worker
+        async with self._starting:  # receipts of several writers come at once
+            if self._worker is None or self._worker.dead.done():
+                self._worker = await self._start(f"reader-{self.program.rank}")
+                self._capabilities = self._worker.capabilities
+            return self._worker
 
     def _kill_reader(self) -> None:
         if self._worker is not None:
