@@ -15,7 +15,9 @@ QUICK = (
     "keep-arena-for-ever", "stages-overlap", "no-torn-journal", "no-pause", "no-flush", "no-continue", "no-name",
     "current-too-early", "continue-before-flush", "failed-step-is-done", "resume-after-failure", "answer-too-early",
     "decide-without-persisting", "no-barrier", "silence-is-success", "rosy-outcome", "forget-outcome", "mix-steps",
-    "reuse-sync-id", "any-grant",
+    "reuse-sync-id", "any-grant", "direct-grant-before-pause", "direct-grant-before-journal",
+    "direct-verify-before-terminal", "direct-continue-while-open", "direct-regrant-while-open",
+    "direct-trust-old-table", "direct-word-is-enough",
 )  # fmt: skip
 BUDGET = 500
 
