@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MEMORY = "engine-memory"
 ANYBODY = "*/"
+REPLACED = 0.1
 
 
 class DirectRank:
@@ -110,6 +111,7 @@ class DirectRank:
                 match action:
                     case d.Drain():
                         self._drain()
+                        self._ambush()
                     case t.RefuseAsk(message):
                         raise Refused(message, reason="Fencing", status=503)
                     case t.GiveGrant(grant):
@@ -193,6 +195,11 @@ class DirectRank:
     def _drain(self) -> None:
         if self.draining is None or self.draining.done:
             self.draining = self.agent.spawn(self._until_quiet())
+
+    def _ambush(self) -> None:
+        """While faults go on: now and then the engine's process is replaced just when its writers are waited for."""
+        if self.world.faulty and self.world.rng.random() < REPLACED:
+            self.agent.loop.at(0.05, self.agent.pod.replace_engine)
 
     def _until_quiet(self) -> Work:
         grant, pause = self.machine.grant, 0.1

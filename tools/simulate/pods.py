@@ -67,6 +67,12 @@ class EnginePod:
         if not self.removed and not self.engine.alive:
             self.engine.begin_life()
 
+    def replace_engine(self) -> None:
+        """Its process ends, and the next begins at once."""
+        if self.engine.alive:
+            self.engine.end_life()
+            self.start_engine()
+
     def remove(self) -> None:
         """The pod is deleted."""
         self.removed = True
