@@ -56,6 +56,8 @@ def build(settings: Settings) -> Front:
     thread = ModelThread(scheduler, die)
     front = Front(thread, updater, behaviour, settings.engine_name, str(settings.model_path))
     if settings.seed:
+        if settings.tp_size > 1:
+            raise InputError("parameters can be registered for others to write to on one rank only: use --tp-size 1")
         front.seed_engine, front.seed = register(dict(scheduler.model.named_parameters()))
     return front
 
