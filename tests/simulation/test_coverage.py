@@ -165,6 +165,8 @@ def of_leader(state, event, place):
     if event == "LifeChanged":
         if state == "COMMITTING":
             machine.handle(m.CommitAsked(V1, ((0, D),), (Step.A,)), 0.0)
+        if state == "OPENING":
+            machine.handle(m.OpenAsked("x", V1, (Step.A,)), 0.0)
         return machine, m.LifeChanged("other"), "LOOKING" if state == "REFUSED" else state
     machine.floor = V1
     version = V1 if (state, place) == ("CURRENT", 0) else OLD
