@@ -106,6 +106,20 @@ class Place:
         self.announce_engine(name, uid, layout=layout, refused=refused)
         return uid
 
+    def ordered(self, name: str) -> None:
+        """A StatefulSet of two engines whose first pod waits for our gate alone, so that the second is not made."""
+        template = {"metadata": {"labels": {"app": "rollout"}}, "spec": manifests.pod("x", "rollout")["spec"]}
+        spec = {"replicas": 2, "selector": {"matchLabels": {"app": "rollout"}}, "template": template}
+        made = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
+        self.api.create(f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets", made)
+        pod = manifests.pod(f"{name}-0", "rollout", **{"apps.kubernetes.io/pod-index": "0"})
+        pod["spec"]["readinessGates"] = [{"conditionType": "weightsync.io/WeightsCurrent"}]
+        uid = self.api.create(self.pods_path, pod)["metadata"]["uid"]
+        ready = {"type": "ContainersReady", "status": "True"}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"uid": uid}, "status": {"conditions": [ready]}}
+        self.api.apply(f"{self.pods_path}/{name}-0/status", body, "kubelet-like")
+        self.announce_engine(f"{name}-0", uid)
+
     def announce_engine(
         self, name: str, uid: str, *, layout: str = LAYOUT, incarnation: str = "life-1", refused: str = ""
     ) -> None:

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 
-from tests.build import manifests
 from tests.build.api import eventually
 from tests.integration.operator.conftest import Operator, Place
 from weightsync.report import Report
@@ -100,17 +99,7 @@ def test_an_ordered_start_behind_a_closed_gate(operator: Operator, place: Place)
     selector = {"selector": {"matchLabels": {"app": "rollout"}}}
     place.weightsync(rollout=selector | {"initialGate": "Closed"})
     trainer = place.trainer()
-    template = {"metadata": {"labels": {"app": "rollout"}}, "spec": manifests.pod("x", "rollout")["spec"]}
-    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "rollout"}}, "template": template}
-    path = f"/apis/apps/v1/namespaces/{place.namespace}/statefulsets"
-    place.api.create(path, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}, "spec": spec})
-    pod = manifests.pod("s-0", "rollout", **{"apps.kubernetes.io/pod-index": "0"})
-    pod["spec"]["readinessGates"] = [{"conditionType": "weightsync.io/WeightsCurrent"}]
-    uid = place.api.create(place.pods_path, pod)["metadata"]["uid"]
-    ready = {"type": "ContainersReady", "status": "True"}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"uid": uid}, "status": {"conditions": [ready]}}
-    place.api.apply(f"{place.pods_path}/s-0/status", body, "kubelet-like")
-    place.announce_engine("s-0", uid)
+    place.ordered("s")
     eventually("OrderedStartup", lambda: place.reason("Degraded") == ("True", "OrderedStartup"))
     assert "StatefulSet s makes 1 more of its pods only once pod s-0" in place.condition("Degraded")["message"]
     place.report("trainer-0", trainer, Report(term=place.head()["term"], version="v1", current=1))

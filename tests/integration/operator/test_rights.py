@@ -97,10 +97,12 @@ def test_the_operator_works_with_the_charts_rights(
     config = kubeconfig(light_cluster, tmp_path, token(api, rights, "weightsync-operator"))
     flags = ("--leader-election", f"--lease-namespace={rights}", "--lease-name=weightsync-operator")
     one = operators.start(*flags, kubeconfig=config).working()
-    place.weightsync()
+    place.weightsync(rollout={"selector": {"matchLabels": {"app": "rollout"}}, "initialGate": "Closed"})
     place.trainer()
     place.engine("rollout-a")
     place.served("rollout-a")
+    place.ordered("s")
+    eventually("the StatefulSet is read", lambda: place.reason("Degraded") == ("True", "OrderedStartup"))
     events = f"/apis/events.k8s.io/v1/namespaces/{rights}/events"
     eventually("events", lambda: api.get(events)["items"])
     assert 'weightsync_operator_errors_total{reason="KubeForbidden"}' not in one.ask("/metrics")[1]
