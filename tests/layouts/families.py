@@ -6,6 +6,10 @@ from typing import Any, NamedTuple
 Shape = tuple[int, ...]
 BF16, FP32, FP8 = "bfloat16", "float32", "float8_e4m3fn"
 
+FP8_BLOCKS = {
+    "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+}  # fmt: skip
+
 
 class Family(NamedTuple):
     """A model: its configuration, and its checkpoint as (name, dtype, shape)."""
@@ -103,8 +107,7 @@ def qwen3_fp8(**changed: Any) -> Family:
     """FP8 by blocks of 128 x 128, as Qwen3's FP8 releases: a scale for each block beside each matrix."""
     c = _base(
         "qwen3", "Qwen3ForCausalLM", attention_bias=False, hidden_size=256, intermediate_size=512, head_dim=128,
-        quantization_config={"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
-                             "weight_block_size": [128, 128]}, **changed,
+        quantization_config=FP8_BLOCKS, **changed,
     )  # fmt: skip
 
     def tensors() -> Iterator[tuple[str, str, Shape]]:
@@ -175,14 +178,17 @@ def _sparse(c: dict[str, Any], layer: str, at: int) -> Iterator[tuple[str, Shape
 
 def deepseek_v3(**changed: Any) -> Family:
     """MLA: queries and keys through low ranks; q_a_proj and kv_a_proj_with_mqa end in one parameter."""
+    sizes = {
+        "moe_intermediate_size": 32, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8, "v_head_dim": 16,
+    }  # fmt: skip
     c = _base(
         "deepseek_v3", "DeepseekV3ForCausalLM", attention_bias=False, n_routed_experts=8, n_shared_experts=1,
-        num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=1, norm_topk_prob=True, n_group=2,
-        topk_group=1, routed_scaling_factor=1.0, topk_method="noaux_tc", scoring_func="sigmoid", q_lora_rank=24,
-        kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, moe_layer_freq=1,
+        num_experts_per_tok=2, first_k_dense_replace=1, norm_topk_prob=True, n_group=2,
+        topk_group=1, routed_scaling_factor=1.0, topk_method="noaux_tc", scoring_func="sigmoid", moe_layer_freq=1,
         num_nextn_predict_layers=1, num_key_value_heads=4,
         rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32,
-                      "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}, **changed,
+                      "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}, **{**sizes, **changed},
     )  # fmt: skip
 
     def tensors() -> Iterator[tuple[str, Shape]]:
@@ -207,6 +213,27 @@ def deepseek_v3(**changed: Any) -> Family:
             yield f"{last}.{norm}.weight", (hidden,)
 
     return _family("deepseek-v3", c, tensors(), e_score_correction_bias=FP32)
+
+
+def deepseek_v3_fp8(*more: tuple[str, str, Shape]) -> Family:
+    """FP8 by blocks, as DeepSeek-V3 and Kimi-K2 are released: all of attention and experts, gates and norms not.
+
+    more: further tensors of the checkpoint.
+    """
+    plain = deepseek_v3(
+        hidden_size=256, intermediate_size=512, moe_intermediate_size=256, q_lora_rank=128, kv_lora_rank=128,
+        qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=64, quantization_config=FP8_BLOCKS,
+    )  # fmt: skip
+
+    def tensors() -> Iterator[tuple[str, str, Shape]]:
+        for name, dtype, shape in plain.tensors:
+            if name.endswith(("_proj.weight", "_with_mqa.weight")) and "eh_proj" not in name:
+                yield name, FP8, shape
+                yield f"{name}_scale_inv", FP32, (-(-shape[0] // 128), -(-shape[1] // 128))
+            else:
+                yield name, dtype, shape
+
+    return Family(plain.name, plain.config, [*tensors(), *more])
 
 
 def gpt_oss(**changed: Any) -> Family:

@@ -114,13 +114,21 @@ class _Slicer:
         return tensor.reshape(heads, -1, *tensor.shape[1:])[first : first + each].reshape(-1, *tensor.shape[1:])
 
     def latent_attention(self, prefix: str) -> None:
-        joined = [self.given[f"{prefix}.{part}.weight"] for part in ("q_a_proj", "kv_a_proj_with_mqa")]
-        self.out[f"{prefix}.fused_qkv_a_proj_with_mqa.weight"] = torch.cat(joined)
         self.whole(f"{prefix}.q_a_layernorm.weight")
         self.whole(f"{prefix}.kv_a_layernorm.weight")
-        for part in ("q_b_proj", "kv_b_proj"):
-            self.out[f"{prefix}.{part}.weight"] = self.rank.cut(self.given[f"{prefix}.{part}.weight"])
-        self.out[f"{prefix}.o_proj.weight"] = self.rank.cut(self.given[f"{prefix}.o_proj.weight"], 1)
+        for kind in self.kinds(f"{prefix}.o_proj"):
+            joined = [self.given[f"{prefix}.{part}.{kind}"] for part in ("q_a_proj", "kv_a_proj_with_mqa")]
+            self.out[f"{prefix}.fused_qkv_a_proj_with_mqa.{kind}"] = torch.cat(joined)
+            for part in ("q_b_proj", "kv_b_proj"):
+                self.out[f"{prefix}.{part}.{kind}"] = self.rank.cut(self.given[f"{prefix}.{part}.{kind}"])
+            self.out[f"{prefix}.o_proj.{kind}"] = self.rank.cut(self.given[f"{prefix}.o_proj.{kind}"], 1)
+        for scale in ("k_scale", "v_scale"):  # only where the checkpoint has them
+            if f"{prefix}.{scale[0]}_proj.{scale}" in self.given:
+                self.out[f"{prefix}.attn_mqa.{scale}"] = self.given[f"{prefix}.{scale[0]}_proj.{scale}"]
+
+    def kinds(self, layer: str) -> list[str]:
+        """What a linear layer has: its weight, and of FP8 by blocks each block's scale."""
+        return [kind for kind in ("weight", "weight_scale_inv") if f"{layer}.{kind}" in self.given]
 
     def mlp(self, prefix: str) -> None:
         for kind in ("weight", "weight_scale_inv"):
@@ -138,15 +146,16 @@ class _Slicer:
         cut = self.rank.tp // self.rank.ep
         group, within = divmod(self.rank.local, cut)
         each = count // self.rank.ep
-        first, second = [], []
-        for expert in range(group * each, (group + 1) * each):
-            gate, up, down = (
-                self.given[f"{prefix}.experts.{expert}.{p}_proj.weight"] for p in ("gate", "up", "down")
-            )
-            first.append(torch.cat([gate.chunk(cut)[within], up.chunk(cut)[within]]))
-            second.append(down.chunk(cut, 1)[within])
-        self.out[f"{prefix}.experts.w13_weight"] = torch.stack(first)
-        self.out[f"{prefix}.experts.w2_weight"] = torch.stack(second)
+        for kind in self.kinds(f"{prefix}.experts.0.up_proj"):
+            first, second = [], []
+            for expert in range(group * each, (group + 1) * each):
+                gate, up, down = (
+                    self.given[f"{prefix}.experts.{expert}.{p}_proj.{kind}"] for p in ("gate", "up", "down")
+                )
+                first.append(torch.cat([gate.chunk(cut)[within], up.chunk(cut)[within]]))
+                second.append(down.chunk(cut, 1)[within])
+            self.out[f"{prefix}.experts.w13_{kind}"] = torch.stack(first)
+            self.out[f"{prefix}.experts.w2_{kind}"] = torch.stack(second)
 
     def stacked_experts(self, prefix: str) -> None:
         self.whole(f"{prefix}.router.weight")

@@ -16,6 +16,10 @@ from weightsync.convert.verify import random_tensor
 
 pytestmark = pytest.mark.timeout(240)  # the first one waits for SGLang's import
 
+SCALES = [
+    (f"model.layers.1.self_attn.{part}_proj.{part}_scale", "float32", ()) for part in ("k", "v")
+]  # fmt: skip
+
 CASES: list[tuple[str, Family, Json]] = [
     ("llama on one rank", families.llama(), {"tp": 1}),
     ("llama whose four heads are cut over four ranks, key-value heads repeated", families.llama(), {"tp": 4}),
@@ -30,6 +34,8 @@ CASES: list[tuple[str, Family, Json]] = [
     ("glm4-moe with shared experts and a layer that no rank holds", families.glm4_moe(), {"tp": 2}),
     ("deepseek-v3 with latent attention", families.deepseek_v3(), {"tp": 2}),
     ("deepseek-v3, experts in groups", families.deepseek_v3(), {"tp": 2, "ep": 2}),
+    ("deepseek-v3 in FP8 blocks, without attention's scales", families.deepseek_v3_fp8(), {"tp": 2}),
+    ("deepseek-v3 in FP8 blocks with a layer's attention scales", families.deepseek_v3_fp8(*SCALES), {"tp": 2}),
     ("gpt-oss with stacked experts, sinks and biases", families.gpt_oss(), {"tp": 2}),
 ]
 

@@ -14,6 +14,8 @@ from weightsync_agent.engines.seed import Seed
 
 PauseMode = Literal["Abort", "Retract", "InPlace"]
 
+UNSET = (1.0, -1.0)  # a constant of SGLang's that no checkpoint has set: after, and before its post-load step
+
 
 class EngineInfo(Record):
     """What the engine says of itself. weight_version: its name of what it serves; ranks: tp x pp processes.
@@ -44,7 +46,9 @@ class Capabilities(Record):
 
 
 class LiveParameter(WireRecord):
-    """One parameter of the running model. tied: the earlier parameter with the very same memory."""
+    """One parameter of the running model. tied: the earlier parameter with the very same memory; constant: the value
+    of a scalar that SGLang sets where the checkpoint does not, None of all others.
+    """
 
     name: str
     dtype: str
@@ -53,6 +57,7 @@ class LiveParameter(WireRecord):
     nbytes: int
     device: str
     tied: str = ""
+    constant: float | None = None
 
 
 class Description(WireRecord):
@@ -215,8 +220,18 @@ def description_problem(description: Description, layout: Layout) -> str:
         if not parameter.contiguous:
             return f"{where}: parameter {row.name} is not contiguous in the engine: such are refused"
     filled = {live[row.name].tied or row.name for row in layout.parameters}
-    for parameter in description.parameters:
-        if (parameter.tied or parameter.name) not in filled:
-            shape = f"{parameter.name} {parameter.dtype} {parameter.shape}"
-            return f"{where}: {shape} of the engine is in no row of the layout"
-    return ""
+    unfilled = (_unfilled(p) for p in description.parameters if (p.tied or p.name) not in filled)
+    found = next(filter(None, unfilled), "")
+    return found and f"{where}: {found}"
+
+
+def _unfilled(parameter: LiveParameter) -> str:
+    """Why a parameter without a row is a difference, "" where it is none: SGLang set its own constant itself."""
+    if parameter.constant in UNSET:
+        return ""
+    if parameter.constant is not None:
+        return (
+            f"{parameter.name} is {parameter.constant} in the engine, set by its own checkpoint, and no tensor of "
+            "the layout's fills it: serve a checkpoint without it, or make the layout of one that has it"
+        )
+    return f"{parameter.name} {parameter.dtype} {parameter.shape} of the engine is in no row of the layout"

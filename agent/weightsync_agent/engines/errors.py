@@ -15,6 +15,7 @@ FINAL = frozenset(
     {
         "ArenaInvalid",
         "ArenaMissing",
+        "ConstantChanged",
         "EngineRestarted",
         "GrantMismatch",
         "LayoutMismatch",

@@ -2,7 +2,8 @@
 
 A parameter is copied where every element of it comes unchanged, or by one cast, from a checkpoint tensor, or is zero
 (an arena is zero where nothing is written). Where a value was computed, load_weights must make it. A parameter that
-nothing writes, or only in part, is refused by name: the arena would carry no value for it into the engine.
+nothing writes, or only in part, is refused by name: the arena would carry no value for it into the engine. A constant
+of the engine's own that nothing writes is left out: each engine gives it the same value, and keeps it.
 """
 
 from collections import defaultdict
@@ -28,11 +29,14 @@ _FLOATS = {
 
 
 class Row(NamedTuple):
-    """A parameter of the engine rank: its table row, before it has an offset."""
+    """A parameter of the engine rank: its table row, before it has an offset. constant: the engine sets its value
+    itself, unless the checkpoint does.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    constant: bool = False
 
 
 class Merged(NamedTuple):
@@ -52,8 +56,9 @@ def merge(
     rows: in the model's order. The layout's order is that in which a trainer that yields the model's tensors in
     order completes the parameters, so that early buckets are full early.
     """
+    rows = [row for row in rows if not row.constant or any(blocks[row.name].terms)]
     _covered(rows, blocks)
-    layout = lay_out([tuple(row) for row in rows])  # type: ignore[misc]
+    layout = lay_out([(row.name, row.dtype, row.shape) for row in rows])
     at = {parameter.name: parameter.offset for parameter in layout.parameters}
     shapes = {known.name: known for known in checkpoint}
     groups = _computed(rows, blocks, shapes)

@@ -20,6 +20,7 @@ from weightsync.errors import InputError
 
 aten = torch.ops.aten
 
+STAND_IN = 1.2345678901234567e-300  # the answer to Tensor.item(), whose value nobody has here
 UNKNOWN = Computed("a value that is in no checkpoint tensor", ())
 # Operations whose result has the elements of their first argument, in its order.
 _COPIES = {
@@ -32,6 +33,10 @@ _MADE = {
     aten.ones.default: 1.0, aten.ones_like.default: 1.0, aten.new_ones.default: 1.0,
 }  # fmt: skip
 _BLANK = {aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default}
+
+
+class ValueAsked(RuntimeError):
+    """load_weights wants to know a value, and does more with it than to write it down."""
 
 
 class Traced(NamedTuple):
@@ -63,6 +68,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.joint: set[frozenset[str]] = set()
         self._seen: dict[int, _Tensor] = {}
+        self._asked: torch.Tensor | None = None
         for name, parameter in parameters.items():
             if not parameter.is_contiguous():
                 raise InputError(f"parameter {name} is not contiguous (strides {parameter.stride()}): it is refused")
@@ -94,8 +100,14 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        asked = self.settle(func is aten.fill_.Scalar and args[1] == STAND_IN)
+        if func is aten._local_scalar_dense.default and self._known(args[0]) is not None:
+            self._asked = args[0]
+            return STAND_IN
         out = func(*args, **kwargs)
-        if func is aten.copy_.default:
+        if asked is not None:
+            self._copy(out, asked.reshape(()))
+        elif func is aten.copy_.default:
             self._copy(args[0], args[1])
         elif func in _COPIES and isinstance(out, torch.Tensor):
             if self._known(args[0]) is not None and self._known(out) is None:
@@ -109,6 +121,16 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func not in _BLANK:
             self._other(func, args, kwargs, out)
         return out
+
+    def settle(self, written: bool = False) -> torch.Tensor | None:
+        """The tensor whose value was asked for in the operation before: SGLang loads scalars by fill_(tensor.item()),
+        which is a copy. Raises ValueAsked where the value was not ``written`` at once: it may decide anything then.
+        """
+        asked, self._asked = self._asked, None
+        if asked is not None and not written:
+            names = ", ".join(sorted(self._reached(asked))) or "a tensor"
+            raise ValueAsked(f"it asks for the value of {names} by Tensor.item(), which needs the checkpoint's bytes")
+        return asked
 
     def _keep(self, tensor: torch.Tensor, block: Block, parameter: str = "") -> _Tensor:
         storage = tensor.untyped_storage()
@@ -288,6 +310,7 @@ def trace(
     watched = watcher.watch(buffers)
     with torch.no_grad(), in_this_thread(), watcher:
         load_weights((header.name, watcher.feed(header)) for header in headers)
+        watcher.settle()
     for name, block in watched.items():
         if names := sorted(block.names()):
             raise InputError(

@@ -37,6 +37,7 @@ PAYLOAD = 4096
 EMPTY, FILLING, SEALED = 0, 1, 2
 STATES = {EMPTY: "Empty", FILLING: "Filling", SEALED: "Sealed"}
 
+CONSTANT = "_skip_weight_check"  # SGLang's mark on scalars that it sets itself, unless the checkpoint does
 CHUNK = 64 << 20  # bytes compared at a time on the device: the engine leaves little memory free there
 
 Json = dict[str, Any]
@@ -71,10 +72,13 @@ class Row(NamedTuple):
 
 
 class Live(NamedTuple):
-    """One parameter of the running model. tied: the earlier parameter that has the very same memory, or ""."""
+    """One parameter of the running model. tied: the earlier parameter that has the very same memory, or "".
+    constant: a scalar that the engine sets where the checkpoint does not (attention's k_scale): it may have no row.
+    """
 
     tensor: torch.Tensor
     tied: str
+    constant: bool = False
 
 
 class Pair(NamedTuple):
@@ -201,6 +205,7 @@ def describe(model: torch.nn.Module, request: Json, result: Json) -> Json:
             "name": name, "dtype": _dtype(live.tensor), "shape": list(live.tensor.shape),
             "contiguous": live.tensor.is_contiguous(), "nbytes": live.tensor.nbytes,
             "device": str(live.tensor.device), "tied": live.tied,
+            "constant": float(live.tensor) if live.constant else None,
         }
         for name, live in live_parameters(model).items()
     ]  # fmt: skip
@@ -244,7 +249,9 @@ def apply(model: torch.nn.Module, request: Json, result: Json) -> Json:
     start = time.perf_counter()
     arena = STATE.arena(request["arena"])
     header = checked_header(arena, request)
-    pairs = matched(request, arena.path, header, live_parameters(model))
+    live = live_parameters(model)
+    pairs = matched(request, arena.path, header, live)
+    refuse_new_constants(model, arena, [pair.row for pair in pairs if live[pair.row.name].constant])
     on_cuda, unpinned = _on_cuda(model), ""
     if on_cuda:
         unpinned = arena.pin()  # without it the copy is slower, and right all the same
@@ -367,8 +374,25 @@ def live_parameters(model: torch.nn.Module) -> dict[str, Live]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tensor = parameter.data
         tied = first.setdefault((tensor.device, tensor.data_ptr(), tensor.nbytes), name) if tensor.nbytes else name
-        live[name] = Live(tensor, "" if tied == name else tied)
+        constant = tensor.numel() == 1 and bool(getattr(parameter, CONSTANT, False))
+        live[name] = Live(tensor, "" if tied == name else tied, constant)
     return live
+
+
+def refuse_new_constants(model: torch.nn.Module, arena: Mapped, rows: list[Row]) -> None:
+    """SGLang keeps attention's scales as Python numbers, too (k_scale_float), and captured CUDA graphs hold these: a
+    scale that changes would be the old one in some kernels and the new one in others. Raises Refusal.
+    """
+    for row in rows:
+        module, _, leaf = row.name.rpartition(".")
+        kept = getattr(model.get_submodule(module), f"{leaf}_float", None)
+        value = float(_slice(arena, row).view(getattr(torch, row.dtype)))
+        if kept is not None and kept != value:
+            raise Refusal(
+                "ConstantChanged",
+                f"{row.name} is {value} in the version and {kept} in the engine, whose kernels hold it as a number: "
+                "start the engine from that checkpoint, or publish the scale that it has",
+            )
 
 
 def checked_header(
@@ -418,8 +442,8 @@ def first_difference(rows: tuple[Row, ...], live: dict[str, Live], nbytes: int) 
         if row.nbytes != tensor.nbytes or row.offset < 0 or row.offset + row.nbytes > nbytes:
             return f"{here}: bytes {row.offset} to {row.offset + row.nbytes} do not fit a payload of {nbytes}"
     filled = {live[row.name].tied or row.name for row in rows}
-    for name, (tensor, tied) in live.items():
-        if (tied or name) not in filled:
+    for name, (tensor, tied, constant) in live.items():
+        if (tied or name) not in filled and not constant:
             return f"{name} {_dtype(tensor)} {tuple(tensor.shape)} of the engine is in no row of the layout"
     return ""
 

@@ -45,7 +45,7 @@ class Replica:
 
     def parameters(self) -> list[Row]:
         """The rank's table."""
-        return [Row(name, dtype_name(p.dtype), tuple(p.shape)) for name, p in self.named.items()]
+        return [Row(name, dtype_name(p.dtype), tuple(p.shape), _constant(p)) for name, p in self.named.items()]
 
     def trace(self, headers: Sequence[Header]) -> Traced:
         """Watch one load_weights of tensors that exist by name only. Raises InputError where it cannot be watched."""
@@ -62,7 +62,8 @@ class Replica:
                 ) from error
 
     def bind(self, layout: Layout, view: memoryview, only: frozenset[str] | None = None) -> None:
-        """Let parameters be tensors on the payload's bytes; ``only`` these, the others stay on meta.
+        """Let parameters be tensors on the payload's bytes; ``only`` these, the others stay on meta. A layout may
+        leave out the engine's own constants.
 
         Raises InputError where the layout is not this rank's.
         """
@@ -71,11 +72,11 @@ class Replica:
             raise InputError(f"rank {self.rank}: {view.nbytes} bytes are given, the layout has {layout.nbytes}")
         named = self.named
         rows = {row.name: row for row in layout.parameters}
-        if only is None and set(rows) != set(named):
-            stranger = sorted(set(rows) ^ set(named))[0]
-            raise InputError(f"rank {self.rank}: {stranger} is not both in the layout and in the model")
+        strangers = {name for name in set(rows) ^ set(named) if name not in named or not _constant(named[name])}
+        if only is None and strangers:
+            raise InputError(f"rank {self.rank}: {min(strangers)} is not both in the layout and in the model")
         payload = torch.frombuffer(view, dtype=torch.uint8)
-        for name in named if only is None else sorted(only):
+        for name in rows if only is None else sorted(only):
             row, parameter = rows[name], named[name]
             if (row.dtype, row.shape) != (dtype_name(parameter.dtype), tuple(parameter.shape)):
                 raise InputError(
@@ -108,6 +109,13 @@ class Replica:
             for module in (self.model, *self.model.children()):
                 module.__dict__.pop("_cached_params_dict", None)  # a table of parameters as they were
             yield
+
+
+def _constant(parameter: torch.nn.Parameter) -> bool:
+    """Whether SGLang gives it a value where the checkpoint has none (attention's k_scale: 1): its mark for what two
+    engines need not have in common. Only of scalars: the hook reads their values.
+    """
+    return parameter.numel() == 1 and bool(getattr(parameter, "_skip_weight_check", False))
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

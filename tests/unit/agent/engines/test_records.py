@@ -109,6 +109,14 @@ def test_a_rank_whose_parameters_are_repacked_is_refused_first() -> None:
         pytest.param([{"name": "a"}, {"name": "b", "dtype": "int32"}], "int32 (2,) in the engine", id="other dtype"),
         pytest.param([{"name": "a"}, {"name": "b", "contiguous": False}], "b is not contiguous", id="strided"),
         pytest.param([{"name": "a"}, {"name": "b"}, {"name": "c", "tied": "b"}], "", id="tied to one that is filled"),
+        pytest.param([{"name": "a"}, {"name": "b"}, {"name": "c", "constant": 1.0}], "", id="a constant of its own"),
+        pytest.param([{"name": "a"}, {"name": "b"}, {"name": "c", "constant": -1.0}], "", id="one not set yet"),
+        pytest.param([{"name": "a"}, {"name": "b", "constant": 0.5}], "", id="a constant that has a row"),
+        pytest.param(
+            [{"name": "a"}, {"name": "b"}, {"name": "c", "constant": 0.5}],
+            "c is 0.5 in the engine, set by its own",
+            id="a constant that the engine's checkpoint set",
+        ),
     ],
 )
 def test_a_running_rank_against_its_layout(parameters: list[dict[str, Any]], words: str) -> None:

@@ -11,7 +11,7 @@ from weightsync.convert import verify
 from weightsync.convert.header import Header
 from weightsync.convert.merge import Merged, Row, merge
 from weightsync.convert.program import CopyProgram
-from weightsync.convert.trace import dtype_name, trace
+from weightsync.convert.trace import ValueAsked, dtype_name, trace
 from weightsync.errors import InputError
 from weightsync.layout import Layout
 
@@ -282,3 +282,91 @@ def test_a_wrong_program_is_found_by_the_comparison() -> None:
     (unit,) = verify.units(program)
     with pytest.raises(InputError, match="parameter p float32"):
         verify.compare(unit, verify.Loads(bind, model.load_weights, lambda: None))
+
+
+def _constants(loader: Loader) -> Merged:
+    """Of a model with a weight and two constants of the engine's own."""
+    table = {"w": ((4,), torch.float32), "k_scale": ((), torch.float32), "v_scale": ((), torch.float32)}
+    headers = [Header("w", "float32", (4,)), Header("k_scale", "float32", ())]
+    model = Model(loader, table, "meta")
+    traced = trace(model.load_weights, model.parameters, {}, headers)
+    rows = [Row(name, dtype_name(p.dtype), tuple(p.shape), name != "w") for name, p in model.parameters.items()]
+    return merge(rows, traced.blocks, headers, traced.joint)
+
+
+def test_a_constant_that_nothing_writes_is_left_out() -> None:
+    """The checkpoint's own scale has its row; the other is the engine's, and no zero may reach it."""
+
+    def both(model: Model, given: Given) -> None:
+        for name, tensor in given:
+            model[name].copy_(tensor)
+
+    merged = _constants(both)
+    assert [(p.name, p.shape) for p in merged.layout.parameters] == [("w", (4,)), ("k_scale", ())]
+    assert {tensor.name: len(tensor.pieces) for tensor in merged.tensors} == {"w": 1, "k_scale": 1}
+
+
+def test_a_weight_that_nothing_writes_is_refused_beside_a_constant() -> None:
+    """Only the constant is left out."""
+
+    def one(model: Model, given: Given) -> None:
+        for name, tensor in given:
+            if name != "w":
+                model[name].copy_(tensor)
+
+    with pytest.raises(InputError, match="nothing of the checkpoint into w: "):
+        _constants(one)
+
+
+SCALAR = [Header("s", "float32", (1,)), Header("w", "float32", (4,))]
+SCALARS = {"s": ((), torch.bfloat16), "w": ((4,), torch.float32)}
+
+
+def test_a_scalar_that_is_filled_with_its_value_is_a_copy() -> None:
+    """As SGLang's default loader writes what has one element: by Tensor.item(), cast on the way."""
+
+    def load(model: Model, given: Given) -> None:
+        for name, tensor in given:
+            if tensor.numel() == 1:
+                model[name].fill_(tensor.item())
+            else:
+                model[name].copy_(tensor)
+
+    program = check(load, SCALARS, SCALAR)
+    assert [(tensor.name, len(tensor.pieces)) for tensor in program.tensors] == [("s", 1), ("w", 1)]
+
+
+def _half(model: Model, tensor: torch.Tensor) -> None:
+    model["s"].fill_(tensor.item() / 2)
+
+
+def _rounded(model: Model, tensor: torch.Tensor) -> None:
+    model["s"].fill_(int(tensor.item()))
+
+
+def _decided(model: Model, tensor: torch.Tensor) -> None:
+    if tensor > 0:
+        model["s"].copy_(tensor.reshape(()))
+
+
+def _later(model: Model, tensor: torch.Tensor) -> None:
+    value = tensor.item()
+    model["w"].zero_()
+    model["s"].fill_(value)
+
+
+def _unused(model: Model, tensor: torch.Tensor) -> None:
+    tensor.item()
+
+
+@pytest.mark.parametrize("use", [_half, _rounded, _decided, _later, _unused])
+def test_a_value_that_is_more_than_written_is_refused(use: Callable[[Model, torch.Tensor], None]) -> None:
+    """The stand-in decides nothing: no program comes of it, and the tensor is named."""
+
+    def load(model: Model, given: Given) -> None:
+        for name, tensor in given:
+            if name == "s":
+                use(model, tensor)
+
+    with pytest.raises(ValueAsked, match=r"the value of s by Tensor\.item\(\)"):
+        made(load, SCALARS, SCALAR[:1])

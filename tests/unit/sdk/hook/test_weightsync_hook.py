@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -147,7 +148,7 @@ def test_describe_tells_the_table_and_the_life(ready: Engine) -> None:
     assert [p["name"] for p in result["parameters"]] == ["embed", "norm", "scale", "none"]
     assert result["parameters"][0] == {
         "name": "embed", "dtype": "bfloat16", "shape": [6, 4], "contiguous": True, "nbytes": 48, "device": "cpu",
-        "tied": "",
+        "tied": "", "constant": None,
     }  # fmt: skip
 
 
@@ -599,3 +600,79 @@ def test_a_result_that_cannot_be_written_does_not_end_the_engine(
     (ready.folder / "hook" / f"result-0.{os.getpid()}.new").mkdir()
     ready.hook.load(ready.model, [])
     assert "IsADirectoryError" in capsys.readouterr().err
+
+
+class Attention(torch.nn.Module):
+    """A weight, and a scale as SGLang's attention keeps it: marked, and as a number beside."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(3))
+        self.k_scale = torch.nn.Parameter(torch.tensor(scale), requires_grad=False)
+        self.mark(self.k_scale)
+        self.k_scale_float = scale
+
+    def mark(self, parameter: torch.nn.Parameter) -> None:
+        parameter._skip_weight_check = True  # type: ignore[attr-defined]
+
+
+def _scaled(
+    make: Callable[[torch.nn.Module], Engine], scale: float, *, row: float | None
+) -> tuple[Engine, Attention, Layout]:
+    """An engine whose scale has that value, and a version with that row for it, or none."""
+    attention = Attention(scale)
+    engine = make(torch.nn.ModuleDict({"attn": attention}))
+    table: list[tuple[str, str, tuple[int, ...]]] = [("attn.weight", "float32", (3,))]
+    layout = lay_out(table + ([("attn.k_scale", "float32", ())] if row is not None else []))
+    engine.write_program(layout)
+    with engine.seal(layout) as arena:
+        if row is not None:
+            at = layout.parameters[1].offset
+            arena.view[at : at + 4] = struct.pack("<f", row)
+    return engine, attention, layout
+
+
+def test_a_constant_of_the_engines_own_is_described_with_its_value(make: Callable[[Any], Engine]) -> None:
+    """Whether it may be missing from a layout depends on who set it, which its value tells."""
+    described = _scaled(make, 0.5, row=None)[0].call("describe")["parameters"]
+    assert {row["name"]: row["constant"] for row in described} == {"attn.weight": None, "attn.k_scale": 0.5}
+
+
+def test_a_constant_of_the_engines_own_may_have_no_row(make: Callable[[Any], Engine]) -> None:
+    """All else is copied and reads back, a snapshot too, and the constant stays as it was."""
+    engine, attention, layout = _scaled(make, 1.0, row=None)
+    assert engine.call("apply", **engine.request(layout))["ok"]
+    assert engine.call("readback", **engine.request(layout))["equal"]
+    assert attention.k_scale.item() == 1.0
+    assert engine.parameters()["attn.weight"] == bytes([len("attn.weight")]) * 12
+
+
+def test_a_marked_parameter_that_is_no_scalar_needs_its_row(make: Callable[[Any], Engine]) -> None:
+    """The mark alone says that two engines may differ, not that nothing of a checkpoint goes there."""
+    engine, attention, _ = _scaled(make, 1.0, row=None)
+    attention.mark(attention.weight)
+    layout = lay_out([("attn.k_scale", "float32", ())])
+    engine.write_program(layout)
+    engine.seal(layout).close()
+    result = engine.call("apply", **engine.request(layout))
+    assert (result["reason"], result["touched"]) == ("LayoutMismatch", False)
+    assert "attn.weight float32 (3,) of the engine is in no row" in result["error"]
+
+
+def test_a_scale_of_the_checkpoint_is_a_row_like_others(make: Callable[[Any], Engine]) -> None:
+    """The version brings the value that the engine has: applied, and compared on reading back."""
+    engine, attention, layout = _scaled(make, 0.5, row=0.5)
+    assert engine.call("apply", **engine.request(layout))["ok"]
+    assert engine.call("readback", **engine.request(layout))["equal"]
+    attention.k_scale.fill_(0.25)
+    assert "attn.k_scale" in engine.call("readback", **engine.request(layout))["difference"]
+
+
+def test_a_scale_that_changes_is_refused_before_the_first_byte(make: Callable[[Any], Engine]) -> None:
+    """The engine's kernels hold the old one as a number: the new one would be in force in some of them only."""
+    engine, _, layout = _scaled(make, 0.5, row=0.25)
+    before = engine.parameters()
+    result = engine.call("apply", **engine.request(layout))
+    assert (result["reason"], result["touched"]) == ("ConstantChanged", False)
+    assert "attn.k_scale is 0.25 in the version and 0.5 in the engine" in result["error"]
+    assert engine.parameters() == before
