@@ -1,5 +1,7 @@
 """What is no copy is named with its reason, what is not covered is refused, and no half of a pair is dropped."""
 
+import re
+
 import pytest
 import torch
 
@@ -59,6 +61,16 @@ def test_sglangs_own_refusal_is_passed_on(ask: Ask) -> None:
     answer = ask({"op": "make", "config": family.config, "tensors": family.tensors, "cut": {"tp": 3}, "rank": 0})
     assert "builds no rank 0" in answer["refused"]
     assert "--tp 3" in answer["refused"]
+    assert re.search(r"AssertionError \(at .*llama\.py:\d+: assert .*tp", answer["refused"])  # it says nothing itself
+
+
+def test_flags_that_sglang_does_not_take_are_refused_in_its_words(ask: Ask) -> None:
+    """The parser would end the process; one line of what it prints says why."""
+    family = families.llama()
+    request = {"op": "make", "config": family.config, "tensors": family.tensors, "cut": {}, "rank": 0}
+    answer = ask({**request, "flags": ["--no-such-flag"]})
+    assert re.fullmatch(r"SGLang [\d.]+ does not take --no-such-flag: .*unrecognized arguments: --no-such-flag",
+                        answer["refused"])  # fmt: skip
 
 
 def test_load_weights_drops_half_a_pair_in_silence(ask: Ask) -> None:

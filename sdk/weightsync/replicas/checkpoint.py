@@ -68,6 +68,10 @@ def _read(path: Path) -> list[Header]:
             Header(name, DTYPES[row["dtype"]], tuple(int(extent) for extent in row["shape"]))
             for name, row in table.items()
         ]
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path}: cannot be read: {INDEX} names it, and it is not there: complete the checkpoint's download"
+        ) from error
     except KeyError as error:
         raise InputError(f"{path}: {error} is no dtype or field that is known") from error
     except (OSError, ValueError, struct.error, TypeError, AttributeError) as error:

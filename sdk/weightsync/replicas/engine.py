@@ -55,9 +55,13 @@ class Rebuild(Record):
         if "config.json" not in files:
             raise InputError(f"{spec.model}: holds no config.json; give the folder of a Hugging Face checkpoint")
         try:
-            json.loads(files["config.json"])
-        except ValueError as error:
-            raise InputError(f"{spec.model}/config.json: {error}") from error
+            classes = json.loads(files["config.json"]).get("architectures")
+        except (ValueError, AttributeError) as error:
+            raise InputError(f"{spec.model}/config.json: is no JSON object: {error}") from error
+        if not classes:
+            raise InputError(
+                f'{spec.model}/config.json: names no model class: add "architectures" as the model\'s release has it'
+            )
         return cls(release=release, spec=spec, files=files)
 
     def text(self) -> str:

@@ -3,10 +3,12 @@
 What differs between releases is behind two small classes, sglang_context.Place and sglang_globals.Place.
 """
 
+import io
 import sys
+import traceback
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib import util
 from typing import Any
 
@@ -30,8 +32,20 @@ def build_replica(spec: EngineSpec, rank: int) -> Replica:
             raise InputError(f"SGLang {release()} cannot be imported here: {error}") from error
         except (Exception, SystemExit) as error:
             raise InputError(
-                f"SGLang {release()} builds no rank {rank} of {spec.describe()}: {type(error).__name__}: {error}"
+                f"SGLang {release()} builds no rank {rank} of {spec.describe()}: {words_of(error)}"
             ) from error
+
+
+def words_of(error: BaseException) -> str:
+    """An exception in one line. Many of SGLang's checks are assertions without a word: then the line says it all."""
+    text = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {text}".removesuffix(": ")
+    if "NVIDIA driver" in text:
+        return f"{said}. SGLang asks the GPU which kernels it has for this model: run this where the engine runs"
+    if isinstance(error, ValueError) and text:
+        return said
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{said} (at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else said
 
 
 def _build(spec: EngineSpec, rank: int) -> Replica:
@@ -40,9 +54,8 @@ def _build(spec: EngineSpec, rank: int) -> Replica:
     from sglang.srt.configs.model_config import ModelConfig  # noqa: PLC0415
     from sglang.srt.model_loader import loader  # noqa: PLC0415
     from sglang.srt.model_loader.utils import set_default_torch_dtype  # noqa: PLC0415
-    from sglang.srt.server_args import prepare_server_args  # noqa: PLC0415
 
-    server_args = prepare_server_args(_arguments(spec))
+    server_args = _server_args(spec)
     place = _place(server_args, rank)
     with place.entered():
         config = ModelConfig.from_server_args(server_args)
@@ -51,6 +64,21 @@ def _build(spec: EngineSpec, rank: int) -> Replica:
         with set_default_torch_dtype(config.dtype), torch.device("meta"):
             model = loader._initialize_model(config, load, quantization)
     return Replica(model.eval(), place, rank)
+
+
+def _server_args(spec: EngineSpec) -> Any:
+    """SGLang's own reading of the command line. Raises InputError where its parser ends the process."""
+    from sglang.srt.server_args import prepare_server_args  # noqa: PLC0415
+
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            server_args = prepare_server_args(_arguments(spec))
+    except SystemExit as end:
+        said = printed.getvalue().strip().rpartition("\n")[2] or f"exit code {end.code}"
+        raise InputError(f"SGLang {release()} does not take {' '.join(spec.flags) or 'these flags'}: {said}") from end
+    sys.stderr.write(printed.getvalue())
+    return server_args
 
 
 def _arguments(spec: EngineSpec) -> list[str]:

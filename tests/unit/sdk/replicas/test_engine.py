@@ -15,7 +15,7 @@ def test_a_rebuild_holds_the_configuration_and_not_its_place(tmp_path: Path) -> 
     texts = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
-        (folder / "config.json").write_text('{"model_type": "llama"}')
+        (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
         (folder / "tokenizer.json").write_text("large")
         texts.append(Rebuild.of(EngineSpec(model=str(folder), tp=2), "1.0").text())
     assert texts[0] == texts[1]
@@ -26,7 +26,15 @@ def test_a_rebuild_holds_the_configuration_and_not_its_place(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize(("text", "said"), [(None, "holds no config.json"), ("{", "config.json: ")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "holds no config.json"),
+        ("{", "config.json: is no JSON object"),
+        ("[]", "config.json: is no JSON object"),
+        ('{"model_type": "llama"}', 'config.json: names no model class: add "architectures"'),
+    ],
+)
 def test_a_folder_without_a_configuration_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
     """Named, with what is wrong."""
     if text is not None:
