@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+from importlib import util
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from weightsync.convert.program import CopyProgram
 from weightsync.convert.replay import Replayer
 from weightsync.convert.verify import random_tensor
 from weightsync.errors import InputError
+from weightsync.hook import HOOK_FILE
 from weightsync.replicas.__main__ import main
 from weightsync.replicas.engine import EngineSpec, Rebuild
 from weightsync.replicas.layouts import Check, make
@@ -144,6 +146,29 @@ def replay(request: Json, folder: Path) -> Json:
     return {"held": digests(program, payload), "loaded": loaded(request, folder, program), "note": note}
 
 
+def describe(request: Json, folder: Path) -> Json:
+    """The program, and the hook's own table of the loaded model, after SGLang's post-load step of its attention."""
+    rebuild = Rebuild.of(spec_of(request, folder), release())
+    program, _ = make(rebuild, headers_of(request), request["rank"], Check.OFF)
+    replica = build_replica(rebuild.spec, request["rank"])
+    payload = bytearray(program.layout.nbytes)
+    replica.bind(program.layout, memoryview(payload))
+    replica.load((tensor.name, random_tensor(tensor).abs()) for tensor in program.tensors)
+    for module in replica.model.modules():
+        if hasattr(module, "k_scale_float") and isinstance(module.k_scale, torch.nn.Parameter):
+            method: Any = module.quant_method
+            if module.k_scale.is_meta:  # in no layout, so it has no memory yet
+                method.create_weights(module)
+            method.process_weights_after_loading(module)
+    place = util.spec_from_file_location("weightsync_hook", HOOK_FILE)
+    if place is None or place.loader is None:
+        raise ImportError(f"{HOOK_FILE} cannot be loaded")
+    hook = util.module_from_spec(place)
+    place.loader.exec_module(hook)
+    table = hook.describe(replica.model, {}, {})
+    return {"program": program.model_dump(mode="json"), "described": {**table, "rank": request["rank"]}}
+
+
 def list_headers(request: Json, folder: Path) -> Json:
     """The checkpoint's tensors."""
     return {"headers": headers_of(request)}
@@ -158,7 +183,8 @@ def run_command(request: Json, folder: Path) -> Json:
 
 
 ANSWERS = {
-    "headers": list_headers, "load_some": load_some, "make": make_program, "replay": replay, "run": run_command,
+    "describe": describe, "headers": list_headers, "load_some": load_some, "make": make_program, "replay": replay,
+    "run": run_command,
 }  # fmt: skip
 
 if __name__ == "__main__":
