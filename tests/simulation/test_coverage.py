@@ -60,12 +60,12 @@ def test_one_row_that_is_not_taken_breaks_the_bound(key):
 def test_each_moment_comes(kind):
     """In one of a few schedules somebody is met in it, and the world heals."""
     place = (ambush.KINDS.index(kind) + 0.5) / len(ambush.KINDS)
-    for seed in range(30):
+    for seed in range(60):
         world = World(3_000_000 + seed, (Fault("stall", 25, 1.0, 0.5, 0.5), Fault(AMBUSH, 30, 4.5, place, 0.5)))
         world.run()
         if kind.name in world.sprung:
             return
-    pytest.fail(f"in none of 30 schedules: {kind.name}")
+    pytest.fail(f"in none of 60 schedules: {kind.name}")
 
 
 def test_what_waits_springs_only_while_the_moment_lasts():

@@ -352,6 +352,11 @@ def _mix_steps(p: Patches) -> None:
     p.set(gather.Gather, "_late", lambda self: [])
 
 
+@bug("an engine that a rank did not know when it published is fed all the same")
+def _feed_the_unknown(p: Patches) -> None:
+    p.set(gather.Gathered, "serves", lambda gathered, engine: True)
+
+
 @bug("two syncs have the same name")
 def _reuse_sync_id(p: Patches) -> None:
     start = p.set(coordinator.Coordinator, "_start", None)

@@ -82,7 +82,7 @@ class Coordination:
         known = self.gather.given(request)
         if known is not None:
             return self._version(known)
-        mine = self.waiting.get(_life(request)) or self._join(request)
+        mine = self.waiting.get(_life(request)) or self._join(request, plan)
         try:
             return (yield self.loop.within(mine, plan.strategy.deadline_seconds))
         except TimedOut:
@@ -91,10 +91,11 @@ class Coordination:
             raise Refused("ranks did not call publish()", reason="RanksMissing", status=504) from None
 
     def _version(self, gathered: Gathered) -> v1.PublishAnswer:
-        return v1.PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life)
+        return v1.PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life,
+                                programs=tuple(sorted(gathered.programs)))  # fmt: skip
 
-    def _join(self, request: v1.PublishRequest) -> Future:
-        gathered, void = self.gather.add(request, self.loop.now)
+    def _join(self, request: v1.PublishRequest, plan: Plan) -> Future:
+        gathered, void = self.gather.add(request, self.loop.now, plan.engines)
         for each in void:
             self._answer(each, Refused(f"publish {each.sequence} is void", reason="Superseded"))
         if request in void:
@@ -103,6 +104,7 @@ class Coordination:
         if gathered is not None:
             name = version_name(gathered.lineage, gathered.number)
             self.world.ledger.gathered(gathered, [self.world.step_of(r) for r in gathered.ranks.values()])
+            self.world.watch.gathered(self, name, gathered)
             self._expect(name)
             for each in gathered.ranks.values():
                 self._answer(each, self._version(gathered))

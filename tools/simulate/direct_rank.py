@@ -36,7 +36,8 @@ class DirectRank:
         self.agent = agent
         self.world = agent.world
         self.rank = rank
-        self.program, self.layout = self.world.program(rank), self.world.layout(rank)
+        number = agent.pod.first + rank
+        self.program, self.layout = self.world.program(number), self.world.layout(number)
         self.where = f"{agent.pod.name}, rank {rank}"
         self.machine = d.DirectTarget(rank, self.layout, self.program, self.world.extents)
         self.served: tuple[Any, ...] = ()

@@ -339,7 +339,7 @@ def _stale_plans(world: World, fault: Fault) -> None:
     world.planner.spread = 1.0
 
     def end() -> None:
-        world.planner.spread = 0.05
+        world.planner.spread = world.planner.usual
 
     _until(world, fault, end)
 

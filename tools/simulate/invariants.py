@@ -30,7 +30,7 @@ SENTENCES = {
     8: "after term t nothing of an earlier one has effect; one coordinator per term",
     9: "one root per lineage and number; an engine's number never falls within a lineage",
     10: "once one engine committed, nobody aborts; under Barrier nobody commits before all are staged or excluded",
-    11: "an outcome Current is true; each engine of the snapshot gets one outcome in time",
+    11: "an outcome Current is true; each engine of the snapshot, which all its ranks fill, gets one in time",
     12: "with two arenas copied() does not depend on targets, but for the decision before",
     13: "an engine's commit time does not depend on another's faults (under Barrier: beyond the deadline)",
     14: "each byte has one owning stage",
@@ -217,6 +217,12 @@ def one_outcome_each(name: str, snapshot: Sequence[str], told: Sequence[str]) ->
     """11."""
     if sorted(snapshot) != sorted(told):
         raise Violation(11, f"{name}: outcomes of {sorted(told)} for engines {sorted(snapshot)}")
+
+
+def filled_for(name: str, engine: str, unfilled: Sequence[str]) -> None:
+    """11."""
+    if unfilled:
+        raise Violation(11, f"{name}: {engine} is in the snapshot, and {', '.join(unfilled)} fill nothing for it")
 
 
 def in_time(name: str, seconds: float, limit: float) -> None:

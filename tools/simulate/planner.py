@@ -5,6 +5,7 @@ Term and coordinator are chosen by the operator's own pure functions.
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from weightsync.announcement import Announcement, SourceRank
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PASS = 0.06  # seconds until a change is planned, at most
 SPREAD = 0.05  # and until a plan has reached an agent
+LAGGING = 0.4  # share of schedules in which some agents know a plan long before others
+LAG = 2.0  # seconds there
 
 
 class Planner:
@@ -33,7 +36,9 @@ class Planner:
         self.plan: Plan | None = None
         self.planning = False
         self.down_until = 0.0
-        self.spread = SPREAD
+        self.lags = Random(f"{world.seed}/lags").random() < LAGGING  # noqa: S311 - a seed, no secret
+        self.usual = LAG if self.lags else SPREAD
+        self.spread = self.usual
         self.reached = 0  # the highest term that was ever given
         self.deleted = False
 
@@ -121,7 +126,10 @@ class Planner:
 
     def _spread(self) -> None:
         for pod, _ in self.sources.values():
-            self.world.loop.at(self.world.rng.random() * self.spread, pod.planned)
+            share = self.world.rng.random()
+            if self.lags and share < 0.5:
+                share *= 0.02
+            self.world.loop.at(share * self.spread, pod.planned)
 
     def _sources(self) -> list[Source]:
         return [

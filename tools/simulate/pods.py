@@ -23,6 +23,7 @@ class EnginePod:
         self.uid = f"uid-{number}"
         self.address = address
         self.ranks = ranks
+        self.first = ranks * (number % world.layouts)  # of its ranks, among those of all layouts
         self.begin_end = world.begin_end
         self.volume = Volume()
         self.writing = False

@@ -84,6 +84,7 @@ class SourceRank:
         self.ended: set[str] = set()  # syncs whose end was told, or whose order was refused
         self.ordered: dict[str, tuple[int, str]] = {}  # by sync
         self.heard: dict[type, deque[object]] = {}  # what an ambush may let come again
+        self.shards: set[str] = set()  # programs of which the stages have met over their names
         self._recover()
 
     def _recover(self) -> None:
@@ -294,6 +295,8 @@ class SourceRank:
 
     def renew(self, who: Who) -> None:
         """Another Publisher took the rank over: what the former one left unfinished is given up."""
+        if who.nonce != self.who.nonce:
+            self.shards.clear()
         self.who = who
         for publish in list(self.publishes.values()):
             if publish.nonce != who.nonce and not publish.copied and publish.trouble is None:
@@ -381,13 +384,16 @@ class SourceRank:
         known = found if found is not None and found[0] == publish.nonce else None
         body = v1.PublishRequest(writer=self.writer, world_size=self.who.world_size, stage=self.who.stage,
                                  stages=self.who.stages, nonce=publish.nonce, sequence=publish.sequence,
-                                 offset=known[1] if known else 0, label=publish.label)  # fmt: skip
+                                 offset=known[1] if known else 0, label=publish.label,
+                                 programs=tuple(sorted(publish.waiting)))  # fmt: skip
+        self.world.watch.fills[self.writer.key, publish.nonce, publish.sequence] = frozenset(publish.waiting)
         deadline = float(plan.strategy.deadline_seconds)
         address = self.agent.coordinator()
         answer: v1.PublishAnswer = yield from self.agent.persist(address, "/v1/publishes", body, deadline + GRACE)
         pairing[self.who.rank] = (publish.nonce, max(0, answer.number - publish.sequence))
         publish.version = answer
         self.feed(s.Named(publish.id, answer.lineage, answer.number))
+        self._meet(publish, answer)
         if publish.trouble is not None:
             yield from self._tell_trouble(publish)
         until = self.loop.now + 2 * (deadline + GRACE)
@@ -403,6 +409,14 @@ class SourceRank:
             if outcome.ended:
                 return None if outcome.reason else outcome.version
         return None
+
+    def _meet(self, publish: Publish, version: v1.PublishAnswer) -> None:
+        """The stages tell their names of new programs; one that not all of them fill is left out."""
+        for program in sorted(set(publish.waiting) - self.shards) if self.who.stages > 1 else ():
+            if version.holds(program):
+                self.shards.add(program)
+            else:
+                self.feed(s.Broken(publish.id, "ProgramNotFilled", "not every stage fills it", program=program))
 
     # --- the coordinator's side ---
 

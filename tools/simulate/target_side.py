@@ -202,7 +202,7 @@ class EngineAgent:
             files = self.volume.arenas.get(rank)
             if files is None:
                 names = [f"{self.pod.uid}-{rank}-{index}" for index in range(self.world.target_arenas)]
-                files = self.volume.arenas[rank] = [self.world.arena(name, rank) for name in names]
+                files = self.volume.arenas[rank] = [self.world.arena(name, self.pod.first + rank) for name in names]
             target = RankTarget(self, rank, files)
             yield from target.register()
             self.targets[rank] = target

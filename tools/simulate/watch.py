@@ -9,6 +9,7 @@ from weightsync.version import version_name
 from weightsync.wire.v1 import PublishOutcome
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import COMMIT_GRACE, COMMIT_SECONDS
+from weightsync_agent.protocol.gather import Gathered
 from weightsync_agent.protocol.sync import Member, MemberState, Sync
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class Watch:
     def __init__(self, world: World) -> None:
         self.world = world
         self.snapshots: dict[tuple[str, str], list[str]] = {}  # (life of the coordinator, version) -> engines
+        self.fills: dict[tuple[str, str, int], frozenset[str]] = {}  # (writer, nonce, sequence) -> programs
+        self.filled: dict[tuple[str, str], set[tuple[str, str]]] = {}  # (life, version) -> (writer, program)
         self.started: dict[str, float] = {}
         self.committing: set[str] = set()
         self.frozen_total = 0.0
@@ -70,6 +73,24 @@ class Watch:
         if sync.repair is None:
             key = (coordination.life, version_name(sync.lineage, sync.number))
             self.snapshots[key] = [member.engine.name for member in sync.members.values()]
+            for member in sync.members.values():
+                i.filled_for(key[1], member.engine.name, self._unfilled(key, member))
+
+    def gathered(self, coordination: Coordination, name: str, gathered: Gathered) -> None:
+        """All ranks are there, each with what it fills."""
+        self.filled[coordination.life, name] = {
+            (request.writer.key, program)
+            for request in gathered.ranks.values()
+            for program in self.fills[request.writer.key, request.nonce, request.sequence]
+        }
+
+    def _unfilled(self, key: tuple[str, str], member: Member) -> list[str]:
+        wanted = {
+            (f"{route.source}/{route.rank}", target.rank.program)
+            for target in member.engine.targets
+            for route in target.routes
+        }
+        return sorted(writer for writer, _ in wanted - self.filled[key])
 
     def commit_sent(self, coordination: Coordination, action: e.SendCommit) -> None:
         """A commit goes out."""

@@ -96,6 +96,11 @@ class World:
         """What an engine's mode is drawn from: apart, so that the rest of a seed means what it always meant."""
         return Random(f"{self.seed}/direct/{engine}")  # noqa: S311
 
+    @property
+    def layouts(self) -> int:
+        """Its engines are of so many parallelisms."""
+        return Random(f"{self.seed}/layouts").choice((1, 2, 3))  # noqa: S311
+
     def _sources(self, ranks: int, together: bool) -> list[SourcePod]:
         return [SourcePod(self, number) for number in range(1 if together else self.stages * ranks)]
 
@@ -130,17 +135,17 @@ class World:
         return Future(self.loop)
 
     def arena(self, name: str, rank: int) -> ArenaFile:
-        """A new Empty arena file for an engine's rank."""
+        """A new Empty arena file for an engine's rank, counted over all layouts."""
         return ArenaFile(name, self.layout(rank), self.program(rank), len(self.owners), self.pieces)
 
     @staticmethod
     def program(rank: int) -> str:
-        """Of an engine's rank."""
+        """Of an engine's rank, counted over all layouts."""
         return f"{0xA0 + rank:08x}{'0' * 24}"
 
     @staticmethod
     def layout(rank: int) -> str:
-        """Of an engine's rank."""
+        """Of an engine's rank, counted over all layouts."""
         return f"{0xB0 + rank:08x}{'0' * 24}"
 
     def owned(self, stage: int) -> list[int]:

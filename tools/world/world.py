@@ -252,17 +252,6 @@ class World:
         wait(f"the coordinator knowing {count} engines", known, seconds, coordinator.children)
         return plan
 
-    def wait_for_trainers(self, plan: Plan, seconds: float = 10.0) -> None:
-        """Until all trainers' agents follow that plan: else a publish may lack programs that the plan asks for."""
-        follows = f'"generation": {plan.generation},'
-        agents = [pod.agent for pod in self.pods.values() if pod.role == "trainer"]
-        wait(
-            f"the trainers following generation {plan.generation}",
-            lambda: all(follows in agent.tail(200) for agent in agents),
-            seconds,
-            agents,
-        )
-
     def name_of(self, uid: str) -> str:
         """The pod of that uid; the uid itself where it is no pod's any more."""
         return next((pod.name for pod in self.pods.values() if pod.uid == uid), uid)

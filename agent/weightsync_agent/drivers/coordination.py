@@ -117,7 +117,7 @@ class Coordination:
         known = self._gather.given(request)
         if known is not None:
             return self._version(known)
-        mine = self._waiting.get(_life(request)) or self._join(request)
+        mine = self._waiting.get(_life(request)) or self._join(request, plan)
         try:
             return await asyncio.wait_for(asyncio.shield(mine), plan.strategy.deadline_seconds)
         except TimeoutError:
@@ -130,8 +130,8 @@ class Coordination:
                 status=504,
             ) from None
 
-    def _join(self, request: PublishRequest) -> "asyncio.Future[PublishAnswer]":
-        gathered, void = self._gather.add(request, time.monotonic())
+    def _join(self, request: PublishRequest, plan: Plan) -> "asyncio.Future[PublishAnswer]":
+        gathered, void = self._gather.add(request, time.monotonic(), plan.engines)
         for each in void:
             self._answer(each, _void(each))
         if request in void:
@@ -145,7 +145,8 @@ class Coordination:
         return mine
 
     def _version(self, gathered: Gathered) -> PublishAnswer:
-        return PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life)
+        programs = tuple(sorted(gathered.programs))
+        return PublishAnswer(lineage=gathered.lineage, number=gathered.number, life=self.life, programs=programs)
 
     def _answer(self, request: PublishRequest, what: PublishAnswer | Refused) -> None:
         future = self._waiting.pop(_life(request), None)
@@ -155,7 +156,8 @@ class Coordination:
     async def names(self, request: NamesRequest) -> NamesAnswer:
         """What the caller's stage owns of the program."""
         plan = self._coordinating()
-        stages = {
+        # A rank that does not read the version's programs may tell names before all ranks have published.
+        stages = self._gather.stages(request.program) or {
             route.stage
             for engine in plan.engines
             for target in engine.targets

@@ -1,7 +1,7 @@
 """What a source asks and tells the coordinator: names, publishes and their outcomes, shards, ends of routes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -95,8 +95,10 @@ class SourceCoordinator:
         )
         return frozenset(answer.owned)
 
-    async def publish(self, who: SourceRankRecord, request: local.BeginRequest) -> PublishAnswer:
-        """Answers when every rank has called publish(), at the deadline at the latest."""
+    async def publish(
+        self, who: SourceRankRecord, request: local.BeginRequest, programs: Iterable[str]
+    ) -> PublishAnswer:
+        """Answers when every rank has called publish(), at the deadline at the latest. programs: those it fills."""
         kept = self._pairing.value
         known = kept if kept is not None and kept.nonce == request.nonce else None
         body = PublishRequest(
@@ -108,6 +110,7 @@ class SourceCoordinator:
             sequence=request.sequence,
             offset=known.offset if known is not None else 0,
             label=request.label,
+            programs=tuple(sorted(programs)),
         )
         seconds = self.deadline() + GRACE
         # Safe to repeat: the coordinator takes one publish that is told twice as one.

@@ -20,10 +20,14 @@ KEPT = 16  # publishes whose outcome can still be asked for
 
 @dataclass
 class Shard:
-    """What this rank's stage owns of one program: known after its first publish."""
+    """What this rank's stage owns of one program: known after its first publish.
+
+    life: of the coordinator that was told the names.
+    """
 
     owned: frozenset[str]
     names: frozenset[str]
+    life: str = ""
 
 
 @dataclass
@@ -50,6 +54,7 @@ class Publish:
     trouble: tuple[str, str] | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # all parts have a replica, or there is trouble
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+    named: asyncio.Event = field(default_factory=asyncio.Event)  # its version is known, or there will be none
     outcome: asyncio.Future[PublishOutcome] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )

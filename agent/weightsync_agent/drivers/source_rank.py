@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Container
 import structlog
 
 from weightsync.announcement import SourceRank as SourceRankRecord
-from weightsync.buckets import Bucket
+from weightsync.buckets import Bucket, assign
 from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, WeightSyncError
 from weightsync.plan import Plan
 from weightsync.wire import local
-from weightsync.wire.v1 import Accepted, OrderEnd, PublishOutcome, SyncOrder, WriterId
+from weightsync.wire.v1 import Accepted, OrderEnd, PublishAnswer, PublishOutcome, SyncOrder, WriterId
 from weightsync_agent import failpoints
 from weightsync_agent.arenas.files import SourceArenas
 from weightsync_agent.arenas.record import SealedRecord
@@ -70,7 +70,6 @@ class SourceRank:
             void=void,
         )
         self._shards: dict[str, Shard] = {}
-        self._told_life = ""  # the life of the coordinator that knows our names
         self._background = Background(f"source {who.rank}")
 
     def recover(self, records: list[SealedRecord]) -> None:
@@ -134,13 +133,14 @@ class SourceRank:
         publish.check()
         return self._replicas(publish)
 
-    def _replicas(self, publish: Publish) -> tuple[local.Replica, ...]:
+    def _replicas(self, publish: Publish, *, empty: bool = False) -> tuple[local.Replica, ...]:
+        """empty: also those of which nothing is to be filled, since their arenas were named before."""
         replicas = []
         for digest, part in publish.parts.items():
             known = self._shards.get(digest)
             if known is not None:
                 self._cut(publish, part, known)
-            if part.replica is None or part.buckets == ():
+            if part.replica is None or (part.buckets == () and not empty):
                 continue  # this stage owns nothing of the program: there is nothing to fill
             replicas.append(
                 local.Replica(
@@ -159,31 +159,51 @@ class SourceRank:
             self.runner.feed(s.Cut(publish.id, part.program.digest, part.buckets or ()))
 
     async def names(self, id_: str, report: local.NamesReport) -> local.NamesReply:
-        """The first publish of a life told which names the stage has: the coordinator says which it owns."""
+        """The first publish of a life told which names the stage has: it learns which of them it owns.
+
+        Several stages meet over that. A program which some of them do not fill, since their plan is another, is left
+        out: nobody would come, and the version serves no engine with it.
+        """
         publish = self.publishes.find(id_)
         names = frozenset(report.names)
         for digest, part in publish.parts.items():
-            if digest not in self._shards:
-                self._shards[digest] = await self._tell_names(part.program, names)
+            if digest in self._shards:
+                continue
+            if self.who.stages > 1:
+                await publish.named.wait()
+                if publish.version is None or not publish.version.holds(digest):
+                    self._leave_out(publish, part)
+                    continue
+            life = publish.version.life if publish.version is not None else ""
+            self._shards[digest] = await self._tell_names(part.program, names, life)
         publish.check()
-        return local.NamesReply(replicas=self._replicas(publish))
+        return local.NamesReply(replicas=self._replicas(publish, empty=True))
 
-    async def _tell_names(self, program: CopyProgram, names: frozenset[str]) -> Shard:
-        """Which of the stage's names it owns of a program."""
-        mine = names & {tensor.name for tensor in program.tensors}
-        return Shard(await self._coordinator.names(self.who, program.digest, mine), names)
+    def _leave_out(self, publish: Publish, part: Part) -> None:
+        part.buckets = ()
+        digest = part.program.digest
+        self.runner.feed(s.Broken(publish.id, "ProgramNotFilled", "not every stage fills it", program=digest))
 
-    async def _retell(self, life: str) -> None:
+    async def _tell_names(self, program: CopyProgram, names: frozenset[str], life: str) -> Shard:
+        """Which of the stage's names it owns of a program: a trainer's only stage owns all."""
+        mine, stage = names & {tensor.name for tensor in program.tensors}, self.who.stage
+        if self.who.stages == 1:
+            return Shard(assign(program, {stage: mine})[stage], names)
+        return Shard(await self._coordinator.names(self.who, program.digest, mine), names, life)
+
+    async def _retell(self, version: PublishAnswer) -> None:
         """The coordinator began a new life: it knows no names, and a source that restarts needs everybody's."""
-        try:
-            for digest, shard in list(self._shards.items()):
-                again = await self._tell_names(await self._programs.get(digest), shard.names)
-                if self._shards.get(digest) is shard:
-                    self._shards[digest] = again
-        except BaseException:
-            if self._told_life == life:
-                self._told_life = ""  # the next publish tells them
-            raise
+        for digest, shard in list(self._shards.items()):
+            if shard.life == version.life or not version.holds(digest):
+                continue  # told before; or not all stages would come
+            before, shard.life = shard.life, version.life
+            try:
+                again = await self._tell_names(await self._programs.get(digest), shard.names, version.life)
+            except BaseException:
+                shard.life = before  # the next publish tells them
+                raise
+            if self._shards.get(digest) is shard:
+                self._shards[digest] = again
 
     def filled(self, id_: str, report: local.Filled) -> None:
         """Buckets are full: digest them, and write them as soon as an order is there."""
@@ -258,18 +278,19 @@ class SourceRank:
             outcome = PublishOutcome(ended=True, reason=reason, message=str(error))
         finally:  # whatever else was raised: the trainer and the next publish wait for an outcome
             publish.outcome.set_result(outcome)
+            publish.named.set()
             self.runner.feed(s.Settled(publish.id, None if outcome.reason else outcome.version))
 
     async def _follow(self, publish: Publish) -> PublishOutcome:
         plan = self._coordinator.plan()
         if plan is None or not plan.coordinator:
             return PublishOutcome(ended=True, reason="NoTargets", message="no plan names this trainer yet")
-        answer = await self._coordinator.publish(self.who, publish.request)
+        answer = await self._coordinator.publish(self.who, publish.request, publish.parts)
         publish.version = answer
+        publish.named.set()
         self.runner.feed(s.Named(publish.id, answer.lineage, answer.number))
-        if answer.life != self._told_life:
-            self._told_life = answer.life
-            self._background.spawn(self._retell(answer.life))
+        if self.who.stages > 1 and any(shard.life != answer.life for shard in self._shards.values()):
+            self._background.spawn(self._retell(answer))
         if publish.trouble is not None:
             await self._tell_trouble(publish)
         return await self._coordinator.outcome(answer, self._seen)

@@ -1,6 +1,7 @@
 """The coordinator of one trainer: at most one sync at a time. Rules:
 
-- a sync pins a snapshot of the plan's engines; removals drop out, additions join the next one;
+- a sync pins a snapshot of the plan's engines; removals drop out, additions join the next one, and so does an engine
+  that a rank did not know yet when it published;
 - handshake with every target first; then orders to the sources; a member whose handshake, route or deadline
   fails is taken out and repaired later: nobody waits for it (but, under Barrier, until its deadline);
 - the decision is on disk before the first commit; from then on nobody aborts the version;
@@ -156,21 +157,38 @@ class Coordinator(Machine[CoordinatorState]):
             ]
         if not self.plan.engines:
             return [self._ended(gathered, "NoTargets", "the plan has no engine"), *self._next(now)]
+        served = self._served(gathered)
+        if not served:
+            message = "no engine of the plan was known to every trainer rank when it published"
+            return [self._ended(gathered, "NoTargets", message), *self._next(now)]
         self.published += 1
-        excluded = self._left_to_repairs()
-        actions = self._start(gathered, self.plan, list(self.engines.values()), now)
+        excluded = self._left_to_repairs(served)
+        actions = self._start(gathered, self.plan, served, now)
         if self.sync is not None:
-            for known in self.engines.values():
-                if known in excluded:
-                    message = f"{known.engine.name} is behind and being repaired: {known.message}"
-                    self.sync.out(self.sync.members[known.engine.key], "Behind", known.reason, message)
+            for known in excluded:
+                message = f"{known.engine.name} is behind and being repaired: {known.message}"
+                self.sync.out(self.sync.members[known.engine.key], "Behind", known.reason, message)
         asked = [a for a in actions if not isinstance(a, e.AskGrant) or self.engines[a.engine] not in excluded]
         return asked + self._advance(now)
 
-    def _left_to_repairs(self) -> list[Known]:
+    def _served(self, gathered: Gathered) -> list[Known]:
+        """The engines that the version is for; of the others it is said why they wait."""
+        served = []
+        for known in self.engines.values():
+            if gathered.serves(known.engine):
+                served.append(known)
+                continue
+            known.reason = "ProgramNotFilled"
+            known.message = (
+                f"a trainer rank did not know yet that it feeds {known.engine.name} when it published "
+                f"{gathered.number}; a repair or the next publish serves it"
+            )
+        return served
+
+    def _left_to_repairs(self, engines: list[Known]) -> list[Known]:
         """Engines that failed: they may not hold the others. Only those that a repair can help, and never all."""
-        failing = [known for known in self.engines.values() if known.failures and self._repairable(known)]
-        return failing if len(failing) < len(self.engines) else []
+        failing = [known for known in engines if known.failures and self._repairable(known)]
+        return failing if len(failing) < len(engines) else []
 
     def _repairable(self, known: Known) -> bool:
         return self.sealed is not None and all(t.rank.program in self.sealed.roots for t in known.engine.targets)

@@ -5,25 +5,42 @@ are never paired: the version would mix them. A rank that restarted alone counts
 say which step it is at: all ranks then give the same label, which must name the step. Two labels are never paired,
 whatever the counts say. The lineage is a digest of all ranks' nonces, so that one rank restarting alone begins a new
 lineage for all, and the same lives always give the same lineage, whoever coordinates.
+
+Ranks learn of a new plan one after another. Each says which programs it is about to fill, by its own plan; a version
+serves the engines for which every rank that feeds them does. The others wait for the next one: nobody is at fault.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from weightsync.errors import Refused
+from weightsync.plan import Engine, Route
 from weightsync.wire.v1 import PublishRequest
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """All ranks are there: one version. began: when the first of them called."""
+    """All ranks are there: one version. began: when the first of them called; programs: that it is made of."""
 
     lineage: str
     number: int
     label: str
     ranks: Mapping[int, PublishRequest]
     began: float = 0.0
+    programs: frozenset[str] = frozenset()
+
+    def serves(self, engine: Engine) -> bool:
+        """Its programs are the version's, and each rank that feeds it by the plan fills them."""
+        return all(t.rank.program in self.programs for t in engine.targets) and self.fed(engine)
+
+    def fed(self, engine: Engine) -> bool:
+        """Each rank that feeds it published, and fills its programs. One that did not say fills all."""
+        return all(self._fills(route, t.rank.program) for t in engine.targets for route in t.routes)
+
+    def _fills(self, route: Route, program: str) -> bool:
+        request = self.ranks.get(route.rank)
+        return request is not None and request.writer.uid == route.source and _fills(request, program)
 
 
 def lineage_of(nonces: Mapping[int, str]) -> str:
@@ -52,8 +69,12 @@ class Gather:
         paired = self.last.ranks.get(request.writer.rank) if self.last is not None else None
         return self.last if paired is not None and _same(paired, request) else None
 
-    def add(self, request: PublishRequest, now: float) -> tuple[Gathered | None, list[PublishRequest]]:
+    def add(
+        self, request: PublishRequest, now: float, engines: Iterable[Engine] = ()
+    ) -> tuple[Gathered | None, list[PublishRequest]]:
         """Take a rank's publish; returns the version if it was the last to come, and publishes that are void.
+
+        engines: as the plan has them now. The version's programs are those of the engines that all ranks feed.
 
         Void is what the same rank left waiting before (it restarted, or gave up), and a publish that the others
         have given up already: pairing it with their next one would mix two steps of training. Raises Refused
@@ -88,7 +109,9 @@ class Gather:
         lineage = lineage_of({r: each.nonce for r, each in ranks.items()})
         label = next((each.label for each in ranks.values() if each.label), "")
         self.paired = {r: (each.nonce, each.sequence) for r, each in ranks.items()}
-        self.last = Gathered(lineage, max(each.step for each in ranks.values()), label, ranks, self.began)
+        found = Gathered(lineage, max(each.step for each in ranks.values()), label, ranks, self.began)
+        programs = frozenset(t.rank.program for engine in engines if found.fed(engine) for t in engine.targets)
+        self.last = replace(found, programs=programs)
         return self.last, void
 
     def _late(self) -> list[int]:
@@ -118,6 +141,12 @@ class Gather:
         ]
         return [self.waiting.pop(rank) for rank in left]
 
+    def stages(self, program: str) -> set[int]:
+        """Whose ranks fill a program of the last version; empty: it is none of that version."""
+        if self.last is None or program not in self.last.programs:
+            return set()
+        return {each.stage for each in self.last.ranks.values() if _fills(each, program)}
+
     def drop(self, request: PublishRequest) -> None:
         """The rank gave up waiting for the others."""
         if self.waiting.get(request.writer.rank) is request:
@@ -129,6 +158,10 @@ class Gather:
             return []
         size = next(iter(self.waiting.values())).world_size
         return [rank for rank in range(size) if rank not in self.waiting]
+
+
+def _fills(request: PublishRequest, program: str) -> bool:
+    return request.programs is None or program in request.programs
 
 
 def _same(a: PublishRequest, b: PublishRequest) -> bool:

@@ -128,10 +128,13 @@ class Shelf:
         return self.broken(s.Broken(event.publish, "NoRoom", event.message), now)
 
     def broken(self, event: s.Broken, now: float) -> list[object]:
-        """The publish is given up: its replicas hold no version."""
+        """The publish is given up, or one program of it: its replicas hold no version."""
         publish = self.publishes.get(event.publish)
         if publish is None or publish.trouble is not None:
             return []
+        if event.program:
+            publish.waiting = [program for program in publish.waiting if program != event.program]
+            return self.tell(self.owned(event.publish, event.program), event, now)
         publish.trouble = (event.reason, event.message)
         actions: list[object] = [s.Abandon(publish.id, *publish.trouble)] if publish.waiting else []
         publish.waiting.clear()

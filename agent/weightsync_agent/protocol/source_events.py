@@ -105,11 +105,15 @@ class Copied:
 
 @dataclass(frozen=True)
 class Broken:
-    """That publish will never be whole, here or at another rank: what it filled is no version."""
+    """That publish will never be whole, here or at another rank: what it filled is no version.
+
+    program: only what it filled of that one is none; the rest goes on.
+    """
 
     publish: str
     reason: str
     message: str
+    program: str = ""
 
 
 # --- events: what the coordinator answers to a publish ---

@@ -89,7 +89,8 @@ class PublishRequest(WireRecord):
     """A rank calls publish() for the n-th time in its life.
 
     offset: what makes the ranks' counts equal, zero for all that began together; a rank that restarted alone learns
-    it from the first version of its new life.
+    it from the first version of its new life. programs: what this rank is about to fill, by the plan that it has;
+    None: it did not say.
     """
 
     writer: WriterId
@@ -100,6 +101,7 @@ class PublishRequest(WireRecord):
     sequence: Number
     offset: Annotated[int, Field(ge=0, lt=2**63)] = 0
     label: Annotated[str, Field(max_length=256)] = ""
+    programs: Annotated[tuple[Hex32, ...] | None, MANY] = None
 
     @model_validator(mode="after")
     def _counted(self) -> "PublishRequest":
@@ -388,11 +390,20 @@ class OrderEnd(WireRecord):
 
 
 class PublishAnswer(WireRecord):
-    """All ranks are there: the version of this publish (its root is not known yet)."""
+    """All ranks are there: the version of this publish (its root is not known yet).
+
+    life: of the coordinator: a new one knows no names yet and must be told. programs: that all ranks fill which feed
+    an engine; stages meet over the names of these only. None: it did not say.
+    """
 
     lineage: Hex16
     number: Number
-    life: str = ""  # of the coordinator: a new one knows no names yet and must be told
+    life: str = ""
+    programs: Annotated[tuple[Hex32, ...] | None, MANY] = None
+
+    def holds(self, program: str) -> bool:
+        """An engine can be fed that program with this version."""
+        return self.programs is None or program in self.programs
 
 
 class PublishTrouble(WireRecord):

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(120)]
 CONFIG = ModelConfig(vocab=64, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=128)
 ROOM = 64 << 20
 PROMPT = [3, 1, 4]
+PUBLISHES = 5  # until both are served, at most
 ASK = {"input_ids": PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}}
 
 
@@ -32,7 +33,10 @@ def world() -> Iterator[World]:
 
 
 def test_one_publish_feeds_engines_of_two_parallelisms(world: World, tmp_path: Path) -> None:
-    """One rank beside two: both serve the version, with its tokens, and every rank's parameters are its bytes."""
+    """One rank beside two: both serve the version, with its tokens, and every rank's parameters are its bytes.
+
+    No publish fails, though the first begins while the plan is on its way to the trainers.
+    """
     make_checkpoint(tmp_path, CONFIG, seed=0)
     limit = str(HEADROOM + 2 * ROOM)
     trainers = [world.trainer(f"trainer-{rank}", WEIGHTSYNC_MEMORY_LIMIT=limit) for rank in range(2)]
@@ -43,7 +47,6 @@ def test_one_publish_feeds_engines_of_two_parallelisms(world: World, tmp_path: P
             for rank, pod in enumerate(trainers)
         ]
         plan = world.wait_for_engines(2)
-        world.wait_for_trainers(plan)
         said = {
             name: Announcement.model_validate(world.call(pod, "/v1/announcement")) for name, pod in world.pods.items()
         }
@@ -57,9 +60,13 @@ def test_one_publish_feeds_engines_of_two_parallelisms(world: World, tmp_path: P
         assert feeding == {pod.uid for pod in trainers}
 
         state = initial_state(CONFIG, seed=11)
-        handles = list(threads.map(lambda publisher: publisher.publish(state), publishers))
-        for handle in handles:
-            outcome = handle.raise_on_failure(timeout=40)
+        for _ in range(PUBLISHES):  # an engine that joined a moment ago, and not all trainers know, is in the next
+            handles = list(threads.map(lambda publisher: publisher.publish(state), publishers))
+            outcomes = [handle.raise_on_failure(timeout=40) for handle in handles]
+            assert {engine.outcome for outcome in outcomes for engine in outcome.engines} <= {"Current"}
+            if len(outcomes[0].engines) == len(engines):
+                break
+        for outcome in outcomes:
             assert [engine.outcome for engine in outcome.engines] == ["Current", "Current"]
         expected = greedy_tokens(state, CONFIG, PROMPT, 8)
         for pod in engines:

@@ -212,6 +212,7 @@ def test_names_are_told_again_to_a_new_life_of_the_coordinator(world: Run, in_vi
     async def main() -> None:
         w = world()
         w.client.ended.set()
+        w.source.who = w.source.who.model_copy(update={"stages": 2})
         lives = iter(["x", "x", "y", "y"])
 
         def answer(body: Any) -> Any:

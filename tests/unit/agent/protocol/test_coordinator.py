@@ -15,6 +15,7 @@ from weightsync.wire.v1 import (
     Decided,
     Grant,
     PublishOutcome,
+    PublishRequest,
     Region,
     RouteEnd,
     ShardDigests,
@@ -105,8 +106,13 @@ class World:
         assert self.machine.sync is not None
         return self.machine.sync.id
 
-    def publish(self, number: int = 1) -> "World":
-        return self.feed(e.Published(Gathered(LINEAGE, number, "", {}, self.now)))
+    def publish(self, number: int = 1, fills: tuple[str, ...] | None = None) -> "World":
+        """All ranks published. fills: what the only one says that it fills; None: nothing, as older ones."""
+        request = PublishRequest(
+            writer=WRITER, world_size=1, stage=0, stages=1, nonce=LINEAGE, sequence=number, programs=fills
+        )
+        programs = frozenset(fills if fills is not None else (PROGRAM,))
+        return self.feed(e.Published(Gathered(LINEAGE, number, "", {0: request}, self.now, programs)))
 
     def grant(self, *names: str) -> "World":
         for name in names:
@@ -611,3 +617,47 @@ def test_a_repair_waits_for_no_other_joiner() -> None:
     first = next(iter(w.machine.sync.members.values())).engine.name
     w.shard().decide().verify(first)
     assert [commit.engine.name for commit in w.of(e.SendCommit)] == [first]
+
+
+NEW = "5" * 32
+
+
+def with_new(*names: str) -> Plan:
+    """The last of them reads a program of its own."""
+    known = plan(*names)
+    *others, last = known.engines
+    target = last.targets[0].model_copy(update={"rank": TargetRank(rank=0, layout="6" * 32, program=NEW)})
+    return known.model_copy(update={"engines": (*others, last.model_copy(update={"targets": (target,)}))})
+
+
+def test_an_engine_that_a_rank_did_not_know_waits_for_the_next_publish() -> None:
+    """It is asked for nothing, is in no outcome, and is still joining; who was known becomes current."""
+    w = World("a").feed(e.PlanChanged(with_new("a", "b")))
+    w.publish(fills=(PROGRAM,))
+    assert [ask.engine for ask in w.of(e.AskGrant)] == ["a/1"]
+    w.grant("a").shard().verify("a").decide().commit("a")
+    assert w.outcomes() == {"a": "Current"}
+    known = w.machine.engines["b/1"]
+    assert (known.standing, known.failures, known.reason) == (Standing.JOINING, 0, "ProgramNotFilled")
+    assert w.machine.engines["a/1"].reason == ""
+    w.publish(2, fills=(PROGRAM, NEW))
+    assert [ask.engine for ask in w.of(e.AskGrant)] == ["a/1", "b/1"]
+
+
+def test_a_publish_for_which_no_engine_was_known_to_all_ranks_ends_at_once() -> None:
+    """As one without engines: nobody is at fault."""
+    w = World("a").publish(fills=())
+    (end,) = w.of(e.Outcome)
+    assert (end.outcome.reason, end.outcome.engines) == ("NoTargets", ())
+    assert w.of(e.AskGrant) == []
+    assert w.machine.state is CoordinatorState.IDLE
+
+
+def test_an_engine_that_is_left_out_is_behind_once_others_have_the_version() -> None:
+    """A rank learned late that it feeds it from now on."""
+    w = World("a", "b").whole("a", "b")
+    assert w.outcomes() == {"a": "Current", "b": "Current"}
+    w.feed(e.PlanChanged(with_new("a", "b"))).publish(2, fills=(PROGRAM,))
+    w.grant("a").shard().verify("a").decide().commit("a")
+    assert w.outcomes() == {"a": "Current"}
+    assert w.machine.engines["b/1"].standing is Standing.BEHIND

@@ -2,7 +2,9 @@
 
 import pytest
 
+from weightsync.announcement import TargetRank
 from weightsync.errors import Refused
+from weightsync.plan import Engine, Route, Target
 from weightsync.wire.v1 import PublishRequest, WriterId
 from weightsync_agent.protocol.gather import Gather, lineage_of
 
@@ -10,12 +12,29 @@ A, B, C = "a" * 16, "b" * 16, "c" * 16
 
 
 def call(
-    rank: int, sequence: int, nonce: str = "", size: int = 2, *, offset: int = 0, label: str = ""
+    rank: int,
+    sequence: int,
+    nonce: str = "",
+    size: int = 2,
+    *,
+    offset: int = 0,
+    label: str = "",
+    programs: tuple[str, ...] | None = None,
 ) -> PublishRequest:
     return PublishRequest(
-        writer=WriterId(uid=f"pod-{rank}", rank=rank), world_size=size, stage=0, stages=1,
-        nonce=nonce or (A, B)[rank], sequence=sequence, offset=offset, label=label,
+        writer=WriterId(uid=f"pod-{rank}", rank=rank), world_size=size, stage=rank, stages=size,
+        nonce=nonce or (A, B)[rank], sequence=sequence, offset=offset, label=label, programs=programs,
     )  # fmt: skip
+
+
+OLD, NEW = "1" * 32, "2" * 32
+
+
+def engine(name: str, program: str, sources: tuple[str, ...] = ("pod-0", "pod-1")) -> Engine:
+    routes = tuple(Route(stage=rank, source=source, rank=rank) for rank, source in enumerate(sources))
+    rank = TargetRank(rank=0, layout="3" * 32, program=program)
+    target = Target(uid=name, pod=name, address=name, rank=rank, routes=routes)
+    return Engine(name=name, leader=name, address=name, incarnation="1", targets=(target,))
 
 
 def test_the_nth_calls_of_all_ranks_are_one_version() -> None:
@@ -169,3 +188,52 @@ def test_known_lives_of_two_labels_are_told_apart_by_their_counts() -> None:
         calls = (call(0, 2, label="step 2"), call(1, 3, label="step 3"))
         gather.add(calls[order[0]], 0.0)
         assert gather.add(calls[order[1]], 0.0) == (None, [calls[0]])
+
+
+@pytest.mark.parametrize(
+    ("zero", "one", "served"),
+    [
+        pytest.param((OLD, NEW), (OLD, NEW), ["old", "new"], id="all ranks know both engines"),
+        pytest.param((OLD, NEW), (OLD,), ["old"], id="one rank does not know the new engine yet"),
+        pytest.param((OLD,), (OLD, NEW), ["old"], id="the other does not"),
+        pytest.param((NEW,), (OLD, NEW), ["new"], id="one rank does not know the old engine any more"),
+        pytest.param((), (OLD, NEW), [], id="one rank knows of no engine"),
+        pytest.param(None, (OLD, NEW), ["old", "new"], id="one rank does not say what it fills"),
+        pytest.param(None, (OLD,), ["old"], id="one rank does not say, and the other does not know the new engine"),
+    ],
+)
+def test_a_version_serves_the_engines_that_all_ranks_know(
+    zero: tuple[str, ...] | None, one: tuple[str, ...], served: list[str]
+) -> None:
+    """It is made of their programs, over which the stages that fill them meet."""
+    engines = [engine("old", OLD), engine("new", NEW)]
+    gather = Gather()
+    gather.add(call(0, 1, programs=zero), 0.0, engines)
+    assert gather.stages(OLD) == set()
+    found, _ = gather.add(call(1, 1, programs=one), 0.0, engines)
+    assert found is not None
+    assert [each.name for each in engines if found.serves(each)] == served
+    programs = {"old": OLD, "new": NEW}
+    assert found.programs == {programs[name] for name in served}
+    for name, program in programs.items():
+        assert gather.stages(program) == ({0, 1} if name in served else set())
+
+
+def test_an_engine_that_joins_after_all_published_is_served_where_its_programs_are_filled() -> None:
+    """Not of a program for which no engine was there: the stages did not meet over it, though all may fill it."""
+    gather = Gather()
+    gather.add(call(0, 1, programs=(OLD, NEW)), 0.0, [engine("old", OLD)])
+    found, _ = gather.add(call(1, 1, programs=(OLD, NEW)), 0.0, [engine("old", OLD)])
+    assert found is not None
+    assert found.serves(engine("like the old", OLD))
+    assert not found.serves(engine("new", NEW))
+
+
+def test_an_engine_that_a_pod_feeds_which_did_not_publish_waits() -> None:
+    """The rank's pod was replaced, and the plan names the one before."""
+    gather, left = Gather(), engine("left", OLD, ("pod-0", "gone"))
+    gather.add(call(0, 1, programs=(OLD,)), 0.0, [left])
+    found, _ = gather.add(call(1, 1, programs=(OLD,)), 0.0, [left])
+    assert found is not None
+    assert not found.serves(left)
+    assert found.programs == set()

@@ -665,6 +665,20 @@ def test_a_broken_publish_leaves_its_arenas_empty_and_free() -> None:
     assert [r.name for r in rig.source.shelf.all()] == [""]
 
 
+def test_a_program_that_is_left_out_of_a_publish_leaves_its_arena_empty() -> None:
+    """The rest goes on to its end; told again, it says nothing."""
+    rig = Rig(arenas=1)
+    rig.begin(1, (P, Q))
+    left = s.Broken("p1", "ProgramNotFilled", "m", program=Q)
+    assert rig(left) == [s.Empty(s.ReplicaId(Q, 0))]
+    assert rig(left) == []
+    assert [(r.owner, r.state) for r in rig.source.shelf.all()] == [
+        ("p1", ReplicaState.FILLING),
+        ("", ReplicaState.EMPTY),
+    ]
+    assert rig.source.shelf.trouble("") == ""
+
+
 @pytest.mark.parametrize("state", S, ids=lambda state: state.name)
 def test_copied_and_begin_are_refused_where_they_cannot_be(state: SourceState) -> None:
     """A bucket of one program lacks, or the publish has begun: raises, and changes nothing of the others either."""
