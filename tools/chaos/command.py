@@ -17,6 +17,7 @@ from rich.table import Table
 
 from tools.chaos import cases, judging
 from tools.chaos.cases import Case, Setting
+from tools.chaos.concluding import conclude
 from tools.chaos.node import cases as node_cases
 from tools.chaos.node import run as node_run
 from tools.chaos.running import Trial, clean_publish
@@ -155,8 +156,4 @@ def main(arguments: list[str]) -> int:
     found = judging.measures(trials, undisturbed, STALL)
     path = write("chaos", "report", found, conditions={"stallSeconds": STALL})
     (BUILD / "chaos" / "cases.json").write_text(json.dumps(judging.details(trials), indent=1) + "\n")
-    for measure in found:
-        bound = "" if measure.bound is None else f" (bound {measure.bound:g}{'' if measure.holds else ', BROKEN'})"
-        print(f"{measure.name}: {measure.value:.4g} {measure.unit}{bound}")
-    print(f"wrote {path.relative_to(BUILD.parent)}")
-    return 0 if all(measure.holds for measure in found) else 1
+    return conclude(found, path)

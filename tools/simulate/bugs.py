@@ -135,16 +135,21 @@ def _skip_digest(p: Patches) -> None:
     p.effect(target.Target, old, lambda m, e, now: old(m, replace(e, computed=e.claimed), now))
 
 
+def say_terminal(wires: transfer.Wires, call: transfer.WriteCall) -> None:
+    """Tell the call's pieces as terminal while they are under way."""
+    for piece in list(wires.flying.get(call.session, ())):
+        if piece.call is call and piece.reads:
+            wires._read(piece)
+            wires._terminal(piece)
+
+
 @bug("a bucket is receipted when its write was submitted")
 def _receipt_before_landing(p: Patches) -> None:
     old = p.set(transfer.Wires, "write", None)
 
     def write(wires: transfer.Wires, call: transfer.WriteCall, bucket: Any) -> transfer.WriteCall:
         old(wires, call, bucket)
-        for piece in list(wires.flying.get(call.session, ())):
-            if piece.call is call and piece.reads:
-                wires._read(piece)
-                wires._terminal(piece)
+        say_terminal(wires, call)
         return call
 
     p.set(transfer.Wires, "write", write)

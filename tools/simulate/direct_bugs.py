@@ -8,7 +8,7 @@ from typing import Any
 
 from tools.simulate import direct_rank, source_rank, target_side, transfer
 from tools.simulate import world as worlds
-from tools.simulate.bugs import BUGS, Patches, bug
+from tools.simulate.bugs import BUGS, Patches, bug, say_terminal
 from tools.simulate.clock import Work
 from weightsync_agent.engines.sequence import OPEN_STEPS, Step
 from weightsync_agent.protocol import direct
@@ -59,10 +59,7 @@ def _direct_verify_before_terminal(p: Patches) -> None:
     def write(wires: transfer.Wires, call: transfer.WriteCall, bucket: Any) -> transfer.WriteCall:
         old(wires, call, bucket)
         old(wires, call, bucket)
-        for piece in list(wires.flying.get(call.session, ())):
-            if piece.call is call and piece.reads:
-                wires._read(piece)
-                wires._terminal(piece)
+        say_terminal(wires, call)
         return call
 
     p.set(transfer.Wires, "write", write)

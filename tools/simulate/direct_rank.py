@@ -140,9 +140,7 @@ class DirectRank:
         """Read back and compare; close the writer's part with its last."""
         answer, key = v1.ReceiptsAnswer(), request.writer.key
         if request.buckets:
-            grant = self.machine.check_grant(request.grant, key)
-            if key not in grant.open:  # decision
-                raise Refused(f"{key} closed its part of grant {grant.grant}", reason="GrantClosed")
+            self.machine.check_writing(request.grant, key)
             computed = yield from self._read(request.buckets)
             yield self.lock.acquire()
             try:

@@ -204,11 +204,10 @@ class RankTarget:
     def receipts(self, request: v1.Receipts) -> Work:
         """Digest and compare; close the writer's part with its last."""
         written = self.granted(request.grant)
-        grant = written.machine.check_grant(request.grant, request.writer.key)
+        written.machine.check_grant(request.grant, request.writer.key)
         answer = v1.ReceiptsAnswer()
-        if request.buckets and request.writer.key not in grant.open:  # decision
-            raise Refused(f"{request.writer.key} closed its part of grant {grant.grant}", reason="GrantClosed")
         if request.buckets:
+            written.machine.check_writing(request.grant, request.writer.key)
             if self.worker is None or not self.worker.alive:
                 raise TransferError("no worker")
             yield self.agent.loop.sleep(DIGEST)

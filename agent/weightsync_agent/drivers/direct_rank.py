@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from weightsync.buckets import Bucket, needed
+from weightsync.buckets import needed
 from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, Refused, TransferError, WeightSyncError
@@ -25,7 +25,7 @@ from weightsync.wire.v1 import (
 from weightsync_agent import failpoints
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.drain import AskQuiet, Drain, Peer
-from weightsync_agent.drivers.rank_target import StartWorker
+from weightsync_agent.drivers.rank_target import StartWorker, runs_of
 from weightsync_agent.drivers.seed_region import region_of
 from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.engines.seed import Seed
@@ -179,9 +179,7 @@ class DirectRank:
         """Read back, digest and compare what a writer calls terminal; close the writer's part with its last."""
         answer, key = ReceiptsAnswer(), request.writer.key
         if request.buckets:
-            grant = self.machine.check_grant(request.grant, key)
-            if key not in grant.open:
-                raise Refused(f"{key} closed its part of grant {grant.grant}", reason="GrantClosed")
+            self.machine.check_writing(request.grant, key)
             await failpoints.reach("target", "writing")
             began = time.monotonic()
             computed = await self._read(request.buckets)
@@ -229,10 +227,8 @@ class DirectRank:
             )
 
     async def _read(self, buckets: tuple[BucketDigest, ...]) -> tuple[BucketDigest, ...]:
-        for bucket in buckets:
-            if bucket.offset + bucket.nbytes > self.program.layout.nbytes:
-                raise InputError(f"bucket {bucket.offset}+{bucket.nbytes} lies outside rank {self.program.rank}")
-        worker, runs = await self._reader(), [Bucket(offset=b.offset, nbytes=b.nbytes) for b in buckets]
+        runs = runs_of(self.program, buckets)
+        worker = await self._reader()
         try:
             return tuple(await worker.read(self.region, runs, deadline_seconds=PROBE_SECONDS))
         except TransferError:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -11,6 +11,7 @@ import structlog
 from weightsync.arena import Arena, ArenaState, Header
 from weightsync.buckets import Bucket
 from weightsync.convert.program import CopyProgram
+from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, Refused, TransferError
 from weightsync.version import Version
 from weightsync.wire.v1 import (
@@ -35,6 +36,14 @@ from weightsync_agent.transfer.supervisor import TransferWorker
 log = structlog.get_logger(__name__)
 
 StartWorker = Callable[[str], Awaitable[TransferWorker]]
+
+
+def runs_of(program: CopyProgram, buckets: Sequence[BucketDigest]) -> list[Bucket]:
+    """Where the buckets lie in the rank's payload. Raises InputError for one that reaches past it."""
+    for bucket in buckets:
+        if bucket.offset + bucket.nbytes > program.layout.nbytes:
+            raise InputError(f"bucket {bucket.offset}+{bucket.nbytes} lies outside rank {program.rank}")
+    return [Bucket(offset=b.offset, nbytes=b.nbytes) for b in buckets]
 
 
 class RankTarget:
@@ -237,17 +246,13 @@ class RankTarget:
         """Digest and compare the buckets that a writer calls terminal; close the writer's part with its last."""
         written = self.granted(request.grant)
         machine = written.machine
-        grant = machine.check_grant(request.grant, request.writer.key)
+        machine.check_grant(request.grant, request.writer.key)
         answer = ReceiptsAnswer()
-        if request.buckets and request.writer.key not in grant.open:
-            raise Refused(f"{request.writer.key} closed its part of grant {grant.grant}", reason="GrantClosed")
         if request.buckets:
-            for bucket in request.buckets:
-                if bucket.offset + bucket.nbytes > self.program.layout.nbytes:
-                    raise InputError(f"bucket {bucket.offset}+{bucket.nbytes} lies outside rank {self.program.rank}")
+            machine.check_writing(request.grant, request.writer.key)
+            runs = runs_of(self.program, request.buckets)
             await failpoints.reach("target", "writing")
             began = time.monotonic()
-            runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in request.buckets]
             computed = tuple(await self.worker.digest(written.path, runs))
             seconds = time.monotonic() - began
             async with self._lock:

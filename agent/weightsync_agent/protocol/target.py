@@ -220,6 +220,11 @@ class Target(Machine[TargetState]):
             raise Refused(f"{writer} is no writer of grant {grant}", reason="NotAWriter", status=403)
         return self.grant
 
+    def check_writing(self, grant: str, writer: str) -> None:
+        """The writer's part of that grant is open. Raises Refused where it is not, as check_grant does."""
+        if writer not in self.check_grant(grant, writer).open:
+            raise Refused(f"{writer} closed its part of grant {grant}", reason="GrantClosed")
+
     def missing(self) -> str:
         """Why the verified buckets are not the whole replica; "" where they are."""
         runs = sorted((b.offset, b.offset + b.nbytes) for b in self.verified.values())

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from rich.console import Console
 from rich.table import Table
 
+from tools.chaos.concluding import conclude
 from tools.chaos.node import cases, judging
 from tools.chaos.node.cases import How, NodeCase
 from tools.chaos.node.course import Arm, Course, NodeTrial, Strike
@@ -52,11 +53,7 @@ def run(only: str, root: Path) -> int:
     found = judging.measures(course.trials, course.clean_seconds, course.lives, read)
     path = write("chaos", "node", found, conditions={"stopSeconds": cases.STOP_SECONDS})
     path.with_name("node-cases.json").write_text(json.dumps(judging.details(course.trials), indent=1) + "\n")
-    for measure in found:
-        bound = "" if measure.bound is None else f" (bound {measure.bound:g}{'' if measure.holds else ', BROKEN'})"
-        print(f"{measure.name}: {measure.value:.4g} {measure.unit}{bound}")
-    print(f"wrote {path.relative_to(BUILD.parent)}")
-    return 0 if all(measure.holds for measure in found) else 1
+    return conclude(found, path)
 
 
 def _trials(chosen: Sequence[NodeCase], options: Options, root: Path) -> tuple[Course, list[Readback]]:
