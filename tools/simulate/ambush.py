@@ -106,6 +106,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("an engine that is to get its version back", at.leader_in(L.REAPPLYING),
          (met.falls_silent, met.process_replaced, met.welcome_again), lures.engines_restart),
     Kind("an engine that is committed to", at.leader_in(L.COMMITTING), (met.welcome_again,)),
+    Kind("an engine that is about to go on", at.goes_on, (met.replaced_at_once,)),
     Kind("an engine that is refused", at.leader_in(L.REFUSED), (met.welcome_again,), beside="engine repacks"),
     *(Kind(f"a coordinator: {state.value}", at.coordinator_in(state), (met.told_again,),
            lures.orders_unanswered, "engine call fails")

@@ -237,6 +237,7 @@ bug("the engine is written to before the journal says Torn", "no-torn-journal")(
 bug("the engine is written to while it serves", "no-pause")(_without("PAUSE"))
 bug("the engine goes on with a cache of the old weights", "no-flush")(_without("FLUSH"))
 bug("the engine is never told to go on", "no-continue")(_without("CONTINUE"))
+bug("whoever answers continue is taken for what was committed to", "no-confirm")(_without("CONFIRM"))
 bug("the engine keeps the name of the old version", "no-name")(_without("MARK_CURRENT"))
 bug("the journal says Current before the bytes are there", "current-too-early")(_earlier("JOURNAL_CURRENT", "APPLY"))
 bug("the engine goes on before its cache is flushed", "continue-before-flush")(_earlier("CONTINUE", "MARK_CURRENT"))

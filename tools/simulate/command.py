@@ -9,6 +9,8 @@ from tools.simulate import bugs, hunt, report
 from tools.simulate.runner import Batch, many
 from tools.simulate.schedule import describe, run, shrink
 
+TOLD = 3  # failures that are told at length
+
 
 class Progress:
     """A line every few seconds."""
@@ -69,9 +71,11 @@ def main(arguments: list[str]) -> int:
         print(
             f"not as it must be: {measure.name} is {measure.value:g} {measure.unit}, {measure.bound:g} is asked for"
         )
-    for failure in batch.failures[:3]:
+    for failure in batch.failures[:TOLD]:
         print()
         print(describe(shrink(failure)))
+    if len(batch.failures) > TOLD:
+        print("seeds that fail as well:", *(failure.seed for failure in batch.failures[TOLD:]))
     return 1 if broken else 0
 
 

@@ -252,6 +252,13 @@ def process_replaced(world: World, machine: AnyMachine, pick: float) -> None:
     world.loop.at(3.0, pod.engine.fail_calls.clear)
 
 
+def replaced_at_once(world: World, machine: AnyMachine, pick: float) -> None:
+    """Between two steps: none fails of itself. One time in two, or nothing would ever be committed."""
+    pod = moments.pod_of(world, machine)
+    if pod is not None and pick < 0.5:
+        replace_process(pod)
+
+
 def welcome_again(world: World, machine: AnyMachine, pick: float) -> None:
     """Sent before anything was published, and long under way."""
     pod = moments.pod_of(world, machine)

@@ -266,9 +266,12 @@ def _engine_repacks(world: World, fault: Fault) -> None:
 
     def restarted() -> None:
         stopped = pod.agent.life.frozen_until - world.loop.now
-        if stopped > 0:  # an agent that was stopped over the whole restart would go on refusing: see the docs
-            engine.end_life()
-            world.loop.at(stopped + 3.5, restarted)
+        # A restart that the agent cannot see leaves it refusing, see the docs: while it was stopped, or too short,
+        # since another fault has started the engine meanwhile.
+        if stopped > 0 or engine.alive:
+            if engine.alive:
+                engine.end_life()
+            world.loop.at(max(stopped, 0.0) + 3.5, restarted)
             return
         world.faulty -= 1
         pod.start_engine()

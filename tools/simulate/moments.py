@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from weightsync_agent.engines.sequence import Step
 from weightsync_agent.protocol import engine_leader as m
 from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import target as t
@@ -81,6 +82,13 @@ def coordinator_in(state: CoordinatorState) -> Moment:
 
 def leader_in(state: m.LeaderState) -> Moment:
     return lambda machine: isinstance(machine, m.EngineLeader) and machine.state is state
+
+
+def goes_on(machine: AnyMachine) -> bool:
+    """A leader that has named its engine whole, and has not told it yet to go on."""
+    if not isinstance(machine, m.EngineLeader) or machine.state is not m.LeaderState.COMMITTING:
+        return False
+    return machine.steps[machine.at] in {Step.JOURNAL_CURRENT, Step.CONTINUE}
 
 
 def target_in(state: t.TargetState) -> Moment:

@@ -21,6 +21,7 @@ from weightsync.version import Version, torn_name
 from weightsync.wire import v1
 from weightsync_agent.drivers.engine import SILENT_AFTER
 from weightsync_agent.engines.base import Capabilities
+from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.engines.sequence import OPEN_STEPS, Step, commit_steps, direct_steps, refusal
 from weightsync_agent.journal.records import UNKNOWN, Journal, JournalRank, JournalState, Reapply, opened
 from weightsync_agent.protocol import engine_leader as m
@@ -369,6 +370,10 @@ class EngineAgent:
                 yield from self.write(context.journal(JournalState.CURRENT))
             case Step.CONTINUE:
                 yield engine.call(life, "resume")
+            case Step.CONFIRM:
+                found = yield engine.call(life, "name")
+                if found != name:
+                    raise engine_error(m.ANOTHER_LIFE, f"{name} was committed, and {found} generates")
             case Step.GATE:
                 self.gate = True
             case _:

@@ -19,7 +19,7 @@ from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Journal, JournalRank, JournalState
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
-from weightsync_agent.protocol.engine_leader import NOT_CERTIFIED
+from weightsync_agent.protocol.engine_leader import ANOTHER_LIFE, NOT_CERTIFIED
 
 log = structlog.get_logger(__name__)
 
@@ -132,11 +132,22 @@ class StepRunner:
                 await self._adapter.resume()
                 context.pause_seconds = time.monotonic() - context.paused_at
                 metrics.PAUSE_SECONDS.observe(context.pause_seconds)
+            case Step.CONFIRM:
+                await self._confirm(name)
             case Step.GATE:
                 self._own_pod.set_gate(True, "Current")
                 metrics.COMMITS.labels(outcome="Current").inc()
             case _:
                 raise TypeError(f"no such step: {step!r}")
+
+    async def _confirm(self, name: str) -> None:
+        found = await self._adapter.weight_version()
+        if found != name:
+            raise engine_error(
+                ANOTHER_LIFE,
+                f"the engine was left as version {name}, and what answered its continue calls itself {found!r}: its "
+                "process was replaced in the commit",
+            )
 
     async def _look(self, step: Enum, context: CommitContext) -> None:
         for rank in self._direct.values():

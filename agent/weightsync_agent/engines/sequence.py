@@ -1,7 +1,7 @@
 """The order of a commit for one engine. Pure: the leader runs the steps one at a time, and stops where one fails.
 
     journal Torn -> pause -> version "torn:V" -> begin -> apply -> end -> flush -> version V -> journal Current
-    -> continue -> gate
+    -> continue -> the name again -> gate
 
 The first commit of an engine's life certifies it: what was applied is read back and compared, and all of that once
 more, since an engine may repack its parameters the first time that they are loaded.
@@ -11,6 +11,9 @@ has nothing to apply then: begin and end run what the engine does after a load.
 
 A commit starts from the first step always, also after a failure: until the last step the engine is paused, and its
 journal says so. The name "torn:V" stands while bytes move, so that an engine that somebody resumes by hand shows it.
+
+A process that takes the place of the one that was committed to answers "continue" as well, with the checkpoint that
+it started with. It cannot know the name V: so the name is asked for once more, when nothing waits for it.
 """
 
 from enum import Enum
@@ -34,7 +37,8 @@ class Step(Enum):
     FLUSH = "nothing of the old weights is left in the KV cache"
     MARK_CURRENT = "the engine calls itself V"
     JOURNAL_CURRENT = "the next start takes engine memory for V"
-    CONTINUE = "tokens are generated from V"
+    CONTINUE = "tokens are generated"
+    CONFIRM = "and from V: what generates them calls itself V"
     GATE = "the pod's readiness gate says so"
 
 

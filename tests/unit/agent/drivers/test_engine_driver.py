@@ -59,6 +59,7 @@ class Engine:
         self.paused = False
         self.differs: list[str] = []  # of the next readbacks
         self.meant: set[str] = set()  # lives that applies and readbacks named
+        self.replaced: tuple[str, str] | None = None  # name and life of the process that the next resume finds
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -135,6 +136,8 @@ class Engine:
         name, self.in_place = "go on" if self.in_place else "resume", False
         self._call(name)
         self.paused = False
+        if self.replaced is not None:
+            (self.name, self.life), self.replaced = self.replaced, None
 
 
 class Worker:
@@ -623,6 +626,21 @@ async def test_an_engine_with_our_version_and_no_journal_is_torn(tmp_path: Path)
     assert world.state is LeaderState.TORN
     assert world.engine.calls[0] == "pause"
     assert world.engine.paused
+    await world.driver.close()
+
+
+async def test_a_process_that_answers_continue_for_another_is_not_taken_for_current(tmp_path: Path) -> None:
+    """It was replaced between its name and the continue: the commit fails, and the new one gets the version back."""
+    world = World(tmp_path)
+    await world.seen()
+    await world.commit(V1)
+    world.engine.replaced = ("default", "life-2")
+    with pytest.raises(Refused) as caught:
+        await world.commit(V2)
+    assert "calls itself 'default'" in str(caught.value)
+    assert world.pod.gate is not None
+    await until(lambda: world.driver.machine.serves(V2))
+    assert world.engine.name == V2.name
     await world.driver.close()
 
 

@@ -10,7 +10,7 @@ NEW = Capabilities(begin_end=True, flush_with_waiting=True)
 
 ALL = [
     "JOURNAL_TORN", "PAUSE", "MARK_TORN", "BEGIN", "APPLY", "END", "FLUSH", "MARK_CURRENT", "JOURNAL_CURRENT",
-    "CONTINUE", "GATE",
+    "CONTINUE", "CONFIRM", "GATE",
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_torn_first_and_current_last(capabilities: Capabilities, mode: PauseMode
     order = {step: at for at, step in enumerate(steps)}
     assert order[Step.JOURNAL_TORN] < order[Step.PAUSE] < order[Step.MARK_TORN] < order[Step.APPLY]
     assert order[Step.APPLY] < order[Step.MARK_CURRENT] < order[Step.JOURNAL_CURRENT] < order[Step.CONTINUE]
-    assert order[Step.CONTINUE] < order[Step.GATE]
+    assert order[Step.CONTINUE] < order[Step.CONFIRM] < order[Step.GATE]
 
 
 @pytest.mark.parametrize(

@@ -127,11 +127,13 @@ def torn_at(step: Commit, *before: object) -> m.EngineLeader:
         (torn_at(Commit.APPLY), {torn_name(V2.name)}, {"default", V2.name}),
         (torn_at(Commit.MARK_CURRENT), {torn_name(V2.name), V2.name}, {"default"}),
         (torn_at(Commit.CONTINUE), {V2.name}, {"default", torn_name(V2.name)}),
+        (torn_at(Commit.CONFIRM), {V2.name}, {"default", torn_name(V2.name)}),
         (leader(m.Answers(), m.Seen("life", PauseAndReseed("why"), "", "n")), {"n"}, {"default"}),
     ],
     ids=[
         "before its name was touched, fresh", "before its name was touched", "while it was named torn",
-        "while bytes moved", "while it was named whole", "after it was named whole", "found torn at a start",
+        "while bytes moved", "while it was named whole", "after it was named whole", "after it was told to go on",
+        "found torn at a start",
     ],
 )  # fmt: skip
 def test_a_torn_engine_of_another_name_is_another_process(
