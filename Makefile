@@ -15,6 +15,8 @@ PACKAGES := sdk operator agent cli
 CHECKED := $(PACKAGES) tools tests examples
 # Extra arguments for the program that a target runs, such as: make test ARGS="-k digest".
 ARGS ?=
+# Processes among which the whole of the tests is shared out; a part of them (ARGS) runs in one.
+WORKERS ?= $(if $(ARGS),,auto)
 # Of `make simulate`: how many schedules, and the seed of the first.
 SCHEDULES ?= 20000
 SEED ?= 0
@@ -61,10 +63,16 @@ generate: env ## Write the generated files anew
 .PHONY: test
 test: ## Unit, property, real API server, real node
 	@$(PYTHON) tools/setup $(TEST_SETUP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(if $(WORKERS),--numprocesses $(WORKERS)) $(ARGS)
 
+# What runs no tests runs beside them, since they often wait; what it says comes in one piece when it has ended.
 .PHONY: ci
-ci: check audit docs test ## What CI runs: check, audit, docs and test
+ci: env ## What CI runs: check, audit, docs and test
+	@$(MAKE) --jobs=2 test static
+
+.PHONY: static
+static:
+	@nice $(MAKE) --output-sync=target check audit docs
 
 .PHONY: cluster
 cluster: ## Start the local one-node Kubernetes (root)

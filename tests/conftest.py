@@ -1,4 +1,4 @@
-"""Fixtures that every test may use: the clusters. And the rule that in CI nothing is skipped."""
+"""Fixtures that every test may use: the clusters. And rules for all: in CI nothing is skipped; who runs what."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
+from tests import sharing
 from tools.cluster import light, node
 from tools.cluster.errors import ClusterError
 from tools.setup.errors import SetupError
@@ -85,6 +86,27 @@ def node_may_be_ended() -> None:
         pytest.skip("the local node needs root")
     if node.status().ready:
         pytest.skip("the local node runs, and this test would end it: `make cluster-down` first")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long ones first where several processes share the tests."""
+    scattered = sharing.scattered(items)
+    if scattered:
+        raise pytest.UsageError(f"tests marked `node` must be in its unit, see tests/sharing.py: {scattered[0]}")
+    if hasattr(config, "workerinput"):
+        items[:] = sharing.ordered(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means."""
+    return sharing.processes()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Ours, unless another way of sharing out is asked for by `--dist`."""
+    return sharing.scheduler(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
