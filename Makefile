@@ -110,6 +110,11 @@ bench-scale: ## Measure the operator with 10,000 pods on a real API server; writ
 	@$(PYTHON) tools/setup libraries env light
 	$(BIN)/python tools/bench scale $(ARGS)
 
+.PHONY: bench-relay
+bench-relay: ## Measure a sync to 8 engines over links of 50 MB/s, each pod in a network namespace (root); build/bench/relay.json
+	@$(PYTHON) tools/setup libraries env
+	$(BIN)/python tools/bench relay $(ARGS)
+
 .PHONY: bench-convert
 bench-convert: ## Measure copies against memcpy and load_weights, digests, filling beside writing; build/bench/convert.json
 	@$(PYTHON) tools/setup libraries env sglang

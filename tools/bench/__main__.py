@@ -14,6 +14,7 @@ BENCHMARKS = {
     "convert": "tools.bench.convert",
     "gpu": "tools.bench.gpu.command",
     "scale": "tools.bench.scale.command",
+    "relay": "tools.bench.relay.command",
 }
 
 

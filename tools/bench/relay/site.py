@@ -1,0 +1,157 @@
+"""One trainer and several engines with real agents, each in a network namespace whose link has a known speed."""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from reference.checkpoint import initial_state, write_checkpoint
+from tools.bench.agents import config
+from tools.world.network import Network
+from tools.world.pod import Pod
+from tools.world.processes import WorldError, wait
+from tools.world.world import World
+from weightsync import Publisher, PublishHandle
+from weightsync.publisher.outcome import Outcome
+
+TRAINER = "trainer"
+START_SECONDS = 300.0
+STALL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Links:
+    """What was asked for. nbytes: of a version, about; rate: bytes a second of each pod's link, each way."""
+
+    nbytes: int
+    bucket: int
+    rate: int
+
+
+@dataclass(frozen=True)
+class Sync:
+    """One version. seconds: to verified, of each engine that got it; sent: by the trainer's pod, headers and all."""
+
+    outcome: Outcome
+    seconds: Mapping[str, float]
+    sent: int
+
+    @property
+    def slowest(self) -> float:
+        """Seconds until the last engine had it."""
+        return max(self.seconds.values())
+
+
+class Site:
+    """Use as a context manager."""
+
+    def __init__(self, links: Links, *, deadline: int = 120) -> None:
+        self._stack = ExitStack()
+        self.links = links
+        self.network = self._stack.enter_context(Network(links.rate))
+        plan: dict[str, Any] = {
+            "transfer": {"bucketSize": str(links.bucket)},
+            # Each engine on its own: an engine that is stopped is not waited for.
+            "strategy": {"type": "Rolling", "maxUnavailable": "100%", "deadlineSeconds": deadline},
+        }
+        self.world = self._stack.enter_context(
+            World(plan, {"WEIGHTSYNC_STALL_SECONDS": str(STALL_SECONDS)}, network=self.network)
+        )
+        self.world.start_seconds = START_SECONDS
+        self._deadline = deadline
+        self._model = self.world.folder / "model"
+        self.engines: dict[str, Pod] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def _start(self) -> None:
+        shape = config(self.links.nbytes)
+        self._state: dict[str, torch.Tensor] = dict(initial_state(shape, seed=0))
+        write_checkpoint(self._model, shape, self._state)
+        self.nbytes = sum(tensor.numel() * tensor.element_size() for tensor in self._state.values())
+        trainer = self.world.trainer(TRAINER)
+        self._publisher = Publisher(rank=0, world_size=1, directory=trainer.volume)
+        self._stack.callback(self._publisher.close)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    # --- engines ---
+
+    def add(self, *names: str) -> None:
+        """Engines' pods; returns when the coordinator knows all that there are."""
+        for name in names:
+            self.engines[name] = self.world.engine(name, self._model)
+        self.world.wait_for_engines(len(self.engines), seconds=START_SECONDS)
+
+    def remove(self, name: str) -> None:
+        """The pod is deleted."""
+        del self.engines[name]
+        self.world.remove(name)
+        self.world.wait_for_engines(len(self.engines), seconds=START_SECONDS)
+
+    def stop(self, name: str) -> None:
+        """The pod's processes stand still: agent, transfer workers, engine; its connections stay open."""
+        for child in self.engines[name].children:
+            os.killpg(child.pid, signal.SIGSTOP)
+
+    def wake(self, name: str) -> None:
+        """They go on."""
+        for child in self.engines[name].children:
+            os.killpg(child.pid, signal.SIGCONT)
+
+    def settle(self) -> None:
+        """Until every engine serves what was published last, so that nothing of it disturbs the next trial."""
+        for pod in self.engines.values():
+            self.world.wait_for_version(pod, self.version, seconds=START_SECONDS)
+
+    # --- versions ---
+
+    def wait_for_bytes(self, name: str, nbytes: int) -> None:
+        """Until so many more have reached the pod."""
+        before = self.network.received(name)
+        wait(f"{nbytes} bytes at {name}", lambda: self.network.received(name) - before >= nbytes, self._deadline)
+
+    def begin(self) -> PublishHandle:
+        """A version, other bytes than the last one's. Returns when the trainer may go on."""
+        for tensor in self._state.values():
+            tensor.add_(1)
+        handle = self._publisher.publish(self._state)
+        handle.copied()
+        return handle
+
+    def publish(self) -> Sync:
+        """A version, to the end."""
+        before = self.network.sent(TRAINER)
+        return self.end(self.begin(), before)
+
+    def end(self, handle: PublishHandle, before: int) -> Sync:
+        """Wait for every engine's outcome. Raises WorldError where the whole publish failed."""
+        outcome = handle.outcome(2 * self._deadline)
+        if outcome.status == "Failed" or outcome.version is None:
+            raise WorldError(f"the publish failed: {outcome.describe()}")
+        self.version = outcome.version.name
+        seconds = {
+            self.world.name_of(engine.engine): engine.staged_seconds
+            for engine in outcome.engines
+            if engine.outcome == "Current"
+        }
+        return Sync(outcome, seconds, self.network.sent(TRAINER) - before)
+
+    def raw_seconds(self) -> float:
+        """The payload over the speed of a link: no transfer to one engine is faster."""
+        return self.nbytes / self.links.rate
