@@ -1,6 +1,7 @@
 """The command line: parts in their order, each with its own result, and the report written anew after each.
 
 python tools/bench gpu [--size 4b] [--out build]          one NVIDIA GPU and an importable SGLang
+python tools/bench gpu --mode Direct                      writes into the engine's own parameters: its own report
 python tools/bench gpu --engine reference --size 64Mi     the same path on a CPU: it says that all of it works
 """
 
@@ -25,6 +26,7 @@ from tools.report.writing import BUILD, write
 from tools.world.world import World
 from weightsync.measures import Measure
 from weightsync.units import parse_bytes
+from weightsync_agent.engines.seed import SEED_FLAG
 
 
 def say(text: str) -> None:
@@ -74,10 +76,12 @@ def run(site: Site, report: Report, repeats: int) -> None:
         return []
 
     report.part("look", see)
-    if not report.part("publishes", lambda: syncs.measured(site, repeats)):
+    publishes = syncs.into_the_engine if site.mode == "Direct" else syncs.measured
+    if not report.part("publishes", lambda: publishes(site, repeats)):
         return
-    for mode in ("Abort", "InPlace"):
-        report.part(f"requests in flight, {mode}", partial(syncs.in_flight, site, mode))
+    if site.mode == "Staged":
+        for mode in ("Abort", "InPlace"):
+            report.part(f"requests in flight, {mode}", partial(syncs.in_flight, site, mode))
     loaded: list[oracle.Look] = []
 
     def compare() -> list[Measure]:
@@ -85,7 +89,7 @@ def run(site: Site, report: Report, repeats: int) -> None:
         loaded.append(look)
         return found
 
-    if report.part("from disk", compare) and site.real:
+    if report.part("from disk", compare) and site.real and site.mode == "Staged":
         report.part("Mooncake into the parameters", lambda: others.direct(site, loaded[0]))
         report.part("from tensor", lambda: others.from_tensor(site, loaded[0]))
 
@@ -118,9 +122,10 @@ def conditions(device: str, size: str) -> dict[str, str | int | float]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write build/bench/gpu.json (gpu-reference.json on a CPU); exit status 1 where a bound is broken."""
+    """Write build/bench/gpu.json (gpu-reference.json on a CPU; -direct); exit status 1 where a bound is broken."""
     parser = argparse.ArgumentParser(prog="bench gpu", description=__doc__)
     parser.add_argument("--engine", choices=["sglang", "reference"], default="sglang")
+    parser.add_argument("--mode", choices=["Staged", "Direct"], default="Staged")
     parser.add_argument("--size", default="", help="4b (8.8 GB) or small; bytes for the reference engine")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--out", type=Path, default=BUILD, help="folder of the reports (build)")
@@ -128,14 +133,14 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     real = options.engine == "sglang"
     device, size = ("cuda", options.size or "4b") if real else ("cpu", str(parse_bytes(options.size or "64Mi")))
-    name = "gpu" if real else "gpu-reference"
+    name = ("gpu" if real else "gpu-reference") + ("-direct" if options.mode == "Direct" else "")
     report = Report(options.out, name, conditions(device, size))
-    flags = () if real else ("--act-as", "0.5.17")
+    flags = () if real else ("--act-as", "0.5.17", *([SEED_FLAG] if options.mode == "Direct" else []))
     with (SGLangWorld if real else World)({"strategy": syncs.strategy("Abort")}) as world:
         sites: list[Site] = []
 
         def start() -> list[Measure]:
-            sites.append(build(world, size, device, flags))
+            sites.append(build(world, size, device, flags, mode=options.mode))
             return []
 
         try:

@@ -30,10 +30,11 @@ from tools.world.pod import Pod
 from tools.world.processes import Child, WorldError, python, wait
 from tools.world.world import World
 from weightsync import Publisher, names
+from weightsync.announcement import Mode
 from weightsync.convert.program import CopyProgram
+from weightsync_agent.engines.seed import SEED_FLAG
 
 State = dict[str, torch.Tensor]
-SEED = "--remote-instance-weight-loader-start-seed-via-transfer-engine"  # for Mooncake into the parameters
 HOST = "127.0.0.1"
 
 
@@ -46,7 +47,7 @@ class SGLangWorld(World):
         wait(f"{pod.name}'s volume", (pod.volume / names.PYTHON / "weightsync_hook.py").exists, 60, [pod.agent])
         command = python(
             "sglang.launch_server", "--model-path", str(model), "--host", pod.host, "--port", str(pod.engine_port),
-            *FLAGS, *([SEED] if self.seed else []), "--custom-weight-loader", names.HOOK_LOADER, *flags,
+            *FLAGS, *([SEED_FLAG] if self.seed else []), "--custom-weight-loader", names.HOOK_LOADER, *flags,
         )  # fmt: skip
         environment = {
             names.DIRECTORY_ENV: str(pod.volume),
@@ -79,6 +80,7 @@ class Site:
     after: Path
     trainer: Pod
     engine: Pod
+    mode: Mode = "Staged"
     nbytes: int = 0
     program_problem: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -128,15 +130,15 @@ def checkpoints(folder: Path, size: str, *, real: bool) -> tuple[Path, Path]:
     return folder / "before", folder / "after"
 
 
-def build(world: World, size: str, device: str, flags: Sequence[str] = ()) -> Site:
+def build(world: World, size: str, device: str, flags: Sequence[str] = (), *, mode: Mode = "Staged") -> Site:
     """Start all of it: when this returns the engine serves, its program is known and the plan names it."""
     real = isinstance(world, SGLangWorld)
     began = time.perf_counter()
     before, after = checkpoints(world.folder, size, real=real)
     written = time.perf_counter() - began
     trainer = world.trainer("trainer")
-    engine = world.engine("engine", before, *flags)
-    site = Site(world, device, before, after, trainer, engine)
+    engine = world.engine("engine", before, *flags, WEIGHTSYNC_MODE=mode)
+    site = Site(world, device, before, after, trainer, engine, mode)
     site.seconds["two checkpoints written"] = written
     if real:
         _programs(site)

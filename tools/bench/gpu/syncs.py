@@ -88,6 +88,23 @@ def measured(site: Site, repeats: int) -> list[Measure]:
     ]  # fmt: skip
 
 
+def into_the_engine(site: Site, repeats: int) -> list[Measure]:
+    """Publish into the engine's own parameters, ``after`` last. Raises WorldError where they are not."""
+    syncs = [publish(site, "before" if number % 2 else "after") for number in reversed(range(WARM + repeats))][WARM:]
+    mode = site.world.status(site.engine).mode
+    if mode != "Direct":
+        raise WorldError(f"the engine's agent chose mode {mode}")
+    how = f"Direct, median of {repeats}, {site.nbytes} bytes"
+    return [
+        Measure(name=name, value=statistics.median(seconds), unit="s", better="lower", how=f"{what}; {how}")
+        for name, seconds, what in (
+            ("pause to continue", [s.pause for s in syncs], "from the first grant to the answer: the wire is in it"),
+            ("publish to verified", [s.staged for s in syncs], "written, read back out of the engine, digested"),
+            ("publish to current", [s.whole for s in syncs], "the sync in all"),
+        )
+    ]
+
+
 @dataclass
 class Flights:
     """Long requests that were running when a publish began."""
