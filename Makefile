@@ -21,7 +21,7 @@ WORKERS ?= $(if $(ARGS),,auto)
 SCHEDULES ?= 20000
 SEED ?= 0
 # What the tests need: as root everything, elsewhere what needs no root (the rest is then skipped, aloud).
-TEST_SETUP := $(if $(filter 0,$(shell id -u)),all,libraries env sglang light)
+TEST_SETUP := $(if $(filter 0,$(shell id -u)),all,libraries env oldest sglang light)
 
 .PHONY: help
 help: ## Show this list

@@ -7,7 +7,17 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tools.setup import debian, environment, examples_env, go_binaries, helm, prometheus, sglang_env, tools_env
+from tools.setup import (
+    debian,
+    environment,
+    examples_env,
+    go_binaries,
+    helm,
+    oldest_env,
+    prometheus,
+    sglang_env,
+    tools_env,
+)
 from tools.setup.errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +45,7 @@ PARTS: dict[str, tuple[Callable[[], object], str]] = {
     "guest": (debian.install_guest, "Debian packages for tests over real verbs in guests (as root)"),
     "env": (lambda: environment.prepare(ROOT), "the development environment, linked as .venv"),
     "sglang": (lambda: sglang_env.prepare(ROOT), "SGLang's packages, for the tests of layouts"),
+    "oldest": (lambda: oldest_env.prepare(ROOT), "the oldest packages that the sdk allows, for its test"),
     "tools": (lambda: tools_env.prepare(ROOT), "the programs that build the documentation and look for flaws"),
     "prometheus": (prometheus.programs, "Prometheus and promtool, for tests of alerts and dashboard (from Debian)"),
     "light": (_light, "etcd and kube-apiserver, for integration tests"),

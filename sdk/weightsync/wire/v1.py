@@ -241,7 +241,7 @@ class GrantRequest(WireRecord):
     writers: Annotated[tuple[WriterId, ...], Field(min_length=1), MANY]
     ours: Capabilities
     pause_mode: Literal["Abort", "Retract", "InPlace"] = "Abort"
-    sources: Annotated[dict[str, str], MANY] = Field(default_factory=dict)
+    sources: dict[str, str] = Field(default_factory=dict)
 
 
 class Grant(WireRecord):
