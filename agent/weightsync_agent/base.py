@@ -15,9 +15,9 @@ from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.peers.server import answers
 from weightsync_agent.settings import Settings
 from weightsync_agent.transfer import capabilities
-from weightsync_agent.transfer.settings import child_environment
+from weightsync_agent.transfer.settings import OWN, Carrier, child_environment
 from weightsync_agent.transfer.supervisor import TransferWorker
-from weightsync_agent.transport import chosen, of_rank, transfer_settings
+from weightsync_agent.transport import chosen, of_rank, over, side, transfer_settings
 from weightsync_agent.volume import Volume
 
 log = structlog.get_logger(__name__)
@@ -35,14 +35,21 @@ class Common:
         self.limit = memory_limit(settings.memory_limit)
         decision = chosen(settings)
         self.transfer = transfer_settings(settings, decision)
+        self.side = side(settings, decision)
         self._devices = decision.devices
-        environment = child_environment(self.transfer, settings.host, os.environ)
+        # A packet's size counts for routes over RDMA, also where this agent's own workers speak TCP.
+        environment = child_environment(self.transfer, settings.host, os.environ) | self.transfer.verbs.environment()
         self.capabilities = capabilities.of(capabilities.installed(), environment)
         self.ready = False
 
-    async def start_worker(self, name: str, rank: int, ranks: Collection[int]) -> TransferWorker:
-        """A transfer worker of one of this pod's ranks; its death is logged, and the next use of it fails."""
-        settings = of_rank(self.transfer, self._devices, rank, ranks)
+    async def start_worker(
+        self, name: str, rank: int, ranks: Collection[int], carrier: Carrier = OWN
+    ) -> TransferWorker:
+        """A transfer worker of one of this pod's ranks; its death is logged, and the next use of it fails.
+
+        Raises TransferError where it does not start; reason NoDevice where this pod does not have that carrier.
+        """
+        settings = of_rank(over(self.transfer, self.side, carrier), self._devices, rank, ranks)
         worker = await TransferWorker.start(self.settings.host, settings, name=name)
         log.info("transfer worker", name=name, session=worker.session, transport=worker.capabilities.transport)
         return worker

@@ -66,6 +66,7 @@ class EngineAgent:
             probe_seconds=common.settings.probe_seconds,
             arenas=common.settings.target_arenas,
             initial_gate=initial_gate,
+            side=common.side,
         )
         self._show()
         self._heads = Heads(head, lambda: (self.driver.fence.term, self.driver.fence.coordinator))

@@ -87,9 +87,9 @@ class Settings(BaseSettings):
         "15000-17000"
     )
 
-    # What carries the bytes, alike on all agents. auto: RDMA where this pod has a usable device, else TCP, said in
-    # the log; rdma never becomes TCP.
-    transport: Literal["auto", "rdma", "tcp"] = "tcp"
+    # What may carry the bytes to and from this pod. auto: what its WeightSync says, RDMA only where this pod has a
+    # device that it can use; tcp: devices are not looked at; rdma never becomes TCP.
+    transport: Literal["auto", "rdma", "tcp"] = "auto"
     devices: Annotated[str, Field(pattern=_DEVICES, description="<device>[,<device>...]")] = ""  # empty: all usable
     device_port: Annotated[int, Field(ge=1, le=255)] | None = None  # MC_IB_PORT
     gid_index: Annotated[int, Field(ge=0, le=255)] | None = None  # MC_GID_INDEX: alike in kind on all nodes

@@ -40,6 +40,8 @@ from weightsync_agent.peers.server import HttpServer, accepts, answers, own, pol
 from weightsync_agent.plan_feed.base import PlanFeed
 from weightsync_agent.protocol.coordinator import ASK_CURRENT
 from weightsync_agent.trainer.socket import TrainerSocket
+from weightsync_agent.transfer.settings import OWN, Carrier
+from weightsync_agent.transfer.supervisor import TransferWorker
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +100,11 @@ class TrainerAgent:
 
     def _make(self, who: SourceRankRecord) -> SourceRank:
         common = self._common
+
+        async def start(name: str, carrier: Carrier = OWN) -> TransferWorker:
+            # Those that have connected by the time of a worker's start, which is its first use.
+            return await common.start_worker(name, who.rank, self._sources.keys(), carrier)
+
         source = self._sources[who.rank] = SourceRank(
             who,
             common.settings.uid,
@@ -107,8 +114,7 @@ class TrainerAgent:
             arenas=SourceArenas(common.volume.arenas, who.rank, self._room),
             pairing=PairingFile.within(common.volume.directory, who.rank),
             count=common.settings.source_arenas,
-            # Those that have connected by the time of a worker's start, which is its first use.
-            start=lambda name: common.start_worker(name, who.rank, self._sources.keys()),
+            start=start,
             term=KeptTerm(common.volume.directory, str(who.rank)),
             void=self._void,
         )
@@ -129,6 +135,8 @@ class TrainerAgent:
                 address=self._common.settings.address,
                 ready=bool(ranks),
                 sources=ranks,
+                devices=self._common.side.devices,
+                no_device=self._common.side.why[:512],
                 room_bytes=room_for_replicas(self._common.limit, self._common.settings.source_arenas, stages),
             )
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from weightsync.announcement import Mode, SourceRank, TargetRank
+from weightsync.announcement import DeviceName, Mode, SourceRank, TargetRank
 from weightsync.bounds import MANY, Rank, Term
 from weightsync.errors import InputError
 from weightsync.records import Record
@@ -19,16 +19,19 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 SMALLEST_BUCKET, LARGEST_BUCKET = 4096, 16 * 2**30  # bytes; api/v1alpha1 says the same to the API server
 
+Protocol = Literal["Auto", "RDMA", "TCP"]  # what may carry the bytes; Auto: RDMA where both ends of a route can
+
 MaxUnavailable = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$", max_length=4)]
 
 
 class Source(Record):
-    """One trainer pod: its agent's address and its ranks."""
+    """One trainer pod: its agent's address, its ranks, and the RDMA devices that it can use."""
 
     uid: Uid
     pod: Name
     address: Annotated[str, Field(max_length=256)]
     ranks: Annotated[tuple[SourceRank, ...], Field(max_length=64)]
+    devices: Annotated[tuple[DeviceName, ...], Field(max_length=64)] = ()
 
 
 class Route(Record):
@@ -68,11 +71,27 @@ class Engine(Record):
         return f"{self.leader}/{self.incarnation}"
 
 
+class Rdma(Record):
+    """Which RDMA devices are used, and how. None, or no device named: the agent's choice, else Mooncake's.
+
+    devices: the only ones that may be used; gid_index: alike in kind on all nodes; mtu: bytes of a packet, alike on
+    all nodes; queue_pairs: to one peer's device.
+    """
+
+    devices: Annotated[tuple[DeviceName, ...], Field(max_length=64)] = ()
+    gid_index: Annotated[int, Field(ge=0, le=255)] | None = None
+    traffic_class: Annotated[int, Field(ge=0, le=255)] | None = None
+    service_level: Annotated[int, Field(ge=0, le=15)] | None = None
+    mtu: Literal[512, 1024, 2048, 4096] | None = None
+    queue_pairs: Annotated[int, Field(ge=1, le=255)] | None = None
+
+
 class Transfer(Record):
     """How bytes move. bucket_size: an upper bound (buckets.bucket_size)."""
 
-    protocol: Literal["Auto", "TCP"] = "Auto"
+    protocol: Protocol = "Auto"
     bucket_size: str = "512Mi"
+    rdma: Rdma = Rdma()
 
     @field_validator("bucket_size")
     @classmethod
@@ -141,6 +160,11 @@ class Plan(Record):
                             f"names source {route.source} rank {route.rank}, which the plan does not have"
                         )
         return self
+
+    def devices(self, target: Target) -> dict[str, tuple[str, ...]]:
+        """RDMA devices of the pods that write to a target, by uid; without pods that have none."""
+        writers = {route.source for route in target.routes}
+        return {s.uid: s.devices for s in self.sources if s.uid in writers and s.devices}
 
     def source(self, uid: str) -> Source | None:
         """The source pod with that uid."""

@@ -20,13 +20,18 @@ from weightsync.wire.v1 import (
     Receipts,
     ReceiptsAnswer,
     Region,
+    Transport,
     VoidRequest,
+    Way,
 )
 from weightsync_agent import failpoints
+from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.drain import AskQuiet, Drain, Peer
-from weightsync_agent.drivers.rank_target import StartWorker, runs_of
+from weightsync_agent.drivers.rank_target import runs_of
+from weightsync_agent.drivers.receivers import StartWorker
 from weightsync_agent.drivers.seed_region import region_of
+from weightsync_agent.drivers.ways import transports
 from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.engines.seed import Seed
 from weightsync_agent.journal.records import JournalRank, JournalWriter
@@ -35,8 +40,9 @@ from weightsync_agent.protocol import direct as d
 from weightsync_agent.protocol import target as t
 from weightsync_agent.protocol.engine_leader import ANOTHER_LIFE, NOT_CERTIFIED
 from weightsync_agent.protocol.fence import Fence, OpenGrant
-from weightsync_agent.transfer.capabilities import agree
+from weightsync_agent.transfer.capabilities import agree, along
 from weightsync_agent.transfer.probe import probe
+from weightsync_agent.transfer.settings import Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker
 
 log = structlog.get_logger(__name__)
@@ -74,6 +80,7 @@ class DirectRank:
         self._planned: Mapping[str, str] = {}  # agents of the plan's trainer pods, as the last asker had it
         self._region: Region | None = None
         self._port = 0  # where the engine takes bytes over TCP
+        self._speaks: Transport = "tcp"  # the engine's own Mooncake
         self._worker: TransferWorker | None = None
         self._draining: asyncio.Task[None] | None = None
         self._background = Background(f"direct {program.rank}")
@@ -101,6 +108,7 @@ class DirectRank:
                 self._handle(d.NewLife())
                 self.served = ()
                 self._kill_reader()
+            self._speaks = peer.transport
             self._region, self._port = region, peer.data_port if peer.transport == "tcp" else 0
 
     async def restore(self, writers: tuple[JournalWriter, ...]) -> None:
@@ -146,7 +154,8 @@ class DirectRank:
         async with self._lock:
             self.machine.check_ask(request)
             theirs = self._capabilities or (await self._reader()).capabilities
-            agree(request.ours, theirs)
+            ways = self._ways(request)
+            agree(along(request.ours, self._speaks, request.rdma), theirs)
             self._learn(request.sources)
             event = t.Ask(request, secrets.token_hex(16))
             if self.machine.quiet():
@@ -158,7 +167,19 @@ class DirectRank:
                         self._drain()
                     case t.RefuseAsk(message):
                         raise Refused(message, reason="Fencing", status=503)
-            return Grant(grant=event.grant, region=self.region, theirs=theirs)
+            return Grant(grant=event.grant, region=self.region, theirs=theirs, ways=ways)
+
+    def _ways(self, request: GrantRequest) -> dict[str, Way]:
+        """All writers come over what the engine speaks. Raises Refused where that is not what the request allows."""
+        name = f"the engine's own Mooncake at {self.region.session}"
+        if self._speaks == "rdma":  # whose devices it uses, it does not say
+            engine = Side(name, request.rdma.devices or ("its own",), tcp=False)
+        else:
+            engine = Side(name, why="it speaks TCP: see its MC_* and its container's devices")
+        return {
+            key: Way(transport=choice.transport, region=self.region, why=choice.why[:1024])
+            for key, choice in transports(request, engine).items()
+        }
 
     def _learn(self, sources: Mapping[str, str]) -> None:
         if sources:
@@ -238,7 +259,7 @@ class DirectRank:
     async def _reader(self) -> TransferWorker:
         async with self._starting:  # receipts of several writers come at once
             if self._worker is None or self._worker.dead.done():
-                self._worker = await self._start(f"reader-{self.program.rank}")
+                self._worker = await self._start(f"reader-{self.program.rank}", Carrier(self._speaks))
                 self._capabilities = self._worker.capabilities
             return self._worker
 

@@ -23,6 +23,7 @@ from weightsync.wire.v1 import (
     Welcome,
 )
 from weightsync_agent import failpoints
+from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
 from weightsync_agent.drivers.direct_rank import DirectRank
@@ -74,6 +75,7 @@ class EngineDriver:
         quiet: AskQuiet | None = None,
         arenas: int = 1,
         initial_gate: Callable[[], Awaitable[bool]] | None = None,
+        side: Side | None = None,
     ) -> None:
         self.uid = uid
         self.machine = m.EngineLeader()
@@ -91,7 +93,9 @@ class EngineDriver:
             make_direct=lambda program, begin: DirectRank(program, begin, adapter.seed, quiet or nobody),
             arenas=arenas,
             served=lambda: self.machine.version,
+            side=side,
         )
+        self._side = side or Side(uid)
         self._look_at = Look(adapter, journal, self._ranks, self._lacks_programs)
         self._decided: Decided | None = None
         self._probe = probe_seconds
@@ -243,6 +247,8 @@ class EngineDriver:
                 engine_ranks=self._look_at.engine_ranks,
                 checkpoint=self._ranks.checkpoint,
                 replica_bytes=self._ranks.replica_bytes,
+                devices=self._side.devices,
+                no_device=self._side.why[:512],
                 refused=(self.machine.problem or self._look_at.missing)[:1024],
             )
         )

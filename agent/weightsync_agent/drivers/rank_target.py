@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -22,20 +22,23 @@ from weightsync.wire.v1 import (
     Receipts,
     ReceiptsAnswer,
     VoidRequest,
+    Way,
 )
 from weightsync_agent import failpoints
+from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.background import Background
+from weightsync_agent.drivers.receivers import Receivers, StartWorker
 from weightsync_agent.drivers.target_arena import TargetArena
+from weightsync_agent.drivers.ways import transports
 from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.observability import feeds, metrics
 from weightsync_agent.protocol import target as t
 from weightsync_agent.protocol.fence import Fence
-from weightsync_agent.transfer.capabilities import agree
+from weightsync_agent.transfer.capabilities import agree, along
+from weightsync_agent.transfer.settings import Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker
 
 log = structlog.get_logger(__name__)
-
-StartWorker = Callable[[str], Awaitable[TransferWorker]]
 
 
 def runs_of(program: CopyProgram, buckets: Sequence[BucketDigest]) -> list[Bucket]:
@@ -50,7 +53,7 @@ class RankTarget:
     """Owns the rank's arenas and the worker whose process may be written to.
 
     With two arenas the version that the engine serves stays sealed in one while the next is written into the other.
-    served: what the engine serves now.
+    served: what the engine serves now; side: what its pod can be written to over.
     """
 
     def __init__(
@@ -61,12 +64,15 @@ class RankTarget:
         *,
         arenas: int = 1,
         served: Callable[[], Version | None] = lambda: None,
+        side: Side | None = None,
     ) -> None:
         self.program = program
         self.arenas = tuple(TargetArena(program, folder, index) for index in range(arenas))
         self._start = start
         self._served = served
+        self._side = side or Side("this agent")
         self._worker: TransferWorker | None = None
+        self._others = Receivers(f"target-{program.rank}", start)
         self._background = Background(f"target {program.rank}")
         self._lock = asyncio.Lock()  # one event at a time: a grant is given, fenced or sealed, never two at once
 
@@ -102,6 +108,7 @@ class RankTarget:
         await self._background.close()
         if self._worker is not None:
             await self._worker.close()
+        await self._others.close()
         for each in self.arenas:
             each.close()
 
@@ -167,13 +174,25 @@ class RankTarget:
             region = chosen.region
             if region is None:
                 raise TransferError(f"rank {self.program.rank} has no registered arena")
-            agree(request.ours, self.worker.capabilities)
+            ways = await self._ways(request, chosen)
             fence.check(request.term, request.coordinator)  # another may have come while this one waited
             actions = self._unfenced(chosen, chosen.handle(t.Ask(request, secrets.token_hex(16))))
             for action in actions:
                 chosen.seals(action)
             given = next(action for action in actions if isinstance(action, t.GiveGrant))
-        return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities)
+        return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities, ways=ways)
+
+    async def _ways(self, request: GrantRequest, arena: TargetArena) -> dict[str, Way]:
+        """Over what each writer comes, and to which worker. Raises Refused, TransferError."""
+        ways = {}
+        for key, choice in transports(request, self._side).items():
+            carrier = Carrier.of(choice.transport, request.rdma)
+            worker, region = self.worker, arena.region
+            if worker.capabilities.transport != choice.transport or carrier.rdma != Carrier().rdma or region is None:
+                worker, region = await self._others.region(carrier, arena.path)
+            agree(along(request.ours, choice.transport, request.rdma), worker.capabilities)
+            ways[key] = Way(transport=choice.transport, region=region, why=choice.why[:1024])
+        return ways
 
     async def lend(self) -> Arena:
         """The first arena, to certify the engine in. Raises Refused (Fencing) while a writer may still write."""
@@ -218,6 +237,7 @@ class RankTarget:
         if self._worker is not None:
             self._worker.kill()
             await asyncio.shield(self._worker.dead)  # only then no byte can land any more
+        await self._others.end()
         await self._register()
 
     async def void(self, request: VoidRequest) -> None:

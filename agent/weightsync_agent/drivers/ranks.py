@@ -1,26 +1,35 @@
 """The engine's ranks as this agent holds them: arenas, with one receiving worker for each rank."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
 
 from weightsync.announcement import Mode, TargetRank
 from weightsync.arena import NO_GRANT, Header
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import Refused
 from weightsync.version import Version
+from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.landing import Landing
 from weightsync_agent.drivers.programs import Programs
-from weightsync_agent.drivers.rank_target import RankTarget, StartWorker
+from weightsync_agent.drivers.rank_target import RankTarget
+from weightsync_agent.drivers.receivers import StartWorker
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.engines.base import ArenaRef
 from weightsync_agent.engines.seed import Seed
 from weightsync_agent.journal.records import BASE, Journal
+from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker
 from weightsync_agent.volume import Volume
 
-# The worker's name, its rank, and all ranks of the pod: they share its devices.
-StartRankWorker = Callable[[str, int, Collection[int]], Awaitable[TransferWorker]]
+
+class StartRankWorker(Protocol):
+    """Starts a worker of one rank of the pod. Raises TransferError."""
+
+    async def __call__(self, name: str, rank: int, ranks: Collection[int], carrier: Carrier = OWN) -> TransferWorker:
+        """ranks: all of the pod, which share its devices."""
+        ...
 
 
 class EngineRanks:
@@ -36,6 +45,7 @@ class EngineRanks:
         make_direct: Callable[[CopyProgram, StartWorker], DirectRank],
         arenas: int,
         served: Callable[[], Version | None],
+        side: Side | None = None,
     ) -> None:
         self.targets: dict[int, RankTarget] = {}
         self.direct: dict[int, DirectRank] = {}  # in place of targets, where the engine is written to itself
@@ -47,6 +57,7 @@ class EngineRanks:
         self._make_direct = make_direct
         self._arenas = arenas
         self._served = served
+        self._side = side
 
     async def open(self, programs: Iterable[CopyProgram]) -> None:
         """Take over or make the arenas of each; a rank whose program changed gets others. Or take up its parameters.
@@ -70,12 +81,17 @@ class EngineRanks:
                 await known.close()
             await in_thread(self._programs.put, program)
             start = self._start_of(program.rank, ranks)
-            target = RankTarget(program, self.volume.arenas, start, arenas=self._arenas, served=self._served)
+            target = RankTarget(
+                program, self.volume.arenas, start, arenas=self._arenas, served=self._served, side=self._side
+            )
             await target.open()
             self.targets[program.rank] = target
 
     def _start_of(self, rank: int, ranks: Collection[int]) -> StartWorker:
-        return lambda name: self._start(name, rank, ranks)
+        async def start(name: str, carrier: Carrier = OWN) -> TransferWorker:
+            return await self._start(name, rank, ranks, carrier)
+
+        return start
 
     async def _open_direct(self, programs: Collection[CopyProgram], seeds: Mapping[int, Seed]) -> None:
         ranks = tuple(program.rank for program in programs)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Callable, Container
 
 import structlog
 
@@ -20,6 +20,7 @@ from weightsync_agent.arenas.record import SealedRecord
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.programs import Programs
+from weightsync_agent.drivers.receivers import StartWorker
 from weightsync_agent.drivers.source_coordinator import SourceCoordinator
 from weightsync_agent.drivers.source_publish import Part, Publish, Publishes, Shard, cut_part, told
 from weightsync_agent.drivers.source_runner import SourceRunner
@@ -28,7 +29,6 @@ from weightsync_agent.journal.records import Pairing
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import source_events as s
-from weightsync_agent.transfer.supervisor import TransferWorker
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class SourceRank:
         arenas: SourceArenas,
         pairing: StateFile[Pairing],
         count: int,
-        start: Callable[[str], Awaitable[TransferWorker]],
+        start: StartWorker,
         term: KeptTerm,
         void: Container[str] = frozenset(),
     ) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Callable, Container
+from functools import partial
 
 import structlog
 
@@ -15,6 +16,7 @@ from weightsync_agent.arenas.files import SourceArenas
 from weightsync_agent.arenas.record import SealedRecord
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.kept_term import KeptTerm
+from weightsync_agent.drivers.receivers import StartWorker
 from weightsync_agent.drivers.route_runner import RouteRunner, RouteTask
 from weightsync_agent.drivers.route_writes import RouteWrites
 from weightsync_agent.drivers.source_coordinator import SourceCoordinator
@@ -24,7 +26,7 @@ from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol.source import Source
-from weightsync_agent.transfer.supervisor import TransferWorker
+from weightsync_agent.transfer.settings import Carrier
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +48,7 @@ class SourceRunner:
         publishes: Publishes,
         coordinator: SourceCoordinator,
         client: PeerClient,
-        start: Callable[[str], Awaitable[TransferWorker]],
+        start: StartWorker,
         term: KeptTerm,
         void: Container[str] = frozenset(),
     ) -> None:
@@ -266,7 +268,7 @@ class SourceRunner:
             arena=self._arenas.path(action.replica.key),
             lane=action.lane,
             stall_seconds=action.order.stall_seconds,
-            ready=self.workers.ready,
+            ready=partial(self.workers.ready, carrier=Carrier.of(action.planned.transport, action.order.rdma)),
             tell=self.feed,
         )
         task = RouteTask(action.route, action.planned, action.order, self._writer, self._coordinator.route)

@@ -1,19 +1,23 @@
 """The transfer workers of one source rank, by lane: started on first use, arenas attached, killed when told.
 
-Which lane is used for what, and when one is killed, protocol.lanes decides.
+Which lane is used for what, and when one is killed, protocol.lanes decides. A lane has one worker for each carrier
+that is written over; they end together.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from weightsync.errors import TransferError
+from weightsync_agent.devices.route import NO_DEVICE
 from weightsync_agent.drivers.background import Background
+from weightsync_agent.drivers.receivers import StartWorker
 from weightsync_agent.observability import metrics
 from weightsync_agent.transfer.child import DIED
+from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker
 
 log = structlog.get_logger(__name__)
@@ -36,34 +40,33 @@ class Lane:
 
 
 class SourceWorkers:
-    """See the module. dead: told each lane whose process has ended, or never was."""
+    """See the module. dead: told each lane whose processes have all ended, or never were."""
 
-    def __init__(
-        self, name: str, start: Callable[[str], Awaitable[TransferWorker]], dead: Callable[[int], None]
-    ) -> None:
+    def __init__(self, name: str, start: StartWorker, dead: Callable[[int], None]) -> None:
         self._name = name
         self._start = start
         self._dead = dead
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[tuple[int, Carrier], Lane] = {}
         self._gone: set[int] = set()
         self._background = Background(name)
 
-    async def ready(self, lane: int, *paths: Path) -> TransferWorker:
-        """The lane's worker, with these arenas attached. Raises TransferError: quiet, nothing was asked of it.
+    async def ready(self, lane: int, *paths: Path, carrier: Carrier = OWN) -> TransferWorker:
+        """The lane's worker over that carrier, with these arenas attached.
 
-        A caller that is cancelled ends nobody else's wait.
+        Raises TransferError: quiet, nothing was asked of it. A caller that is cancelled ends nobody else's wait.
         """
         if lane in self._gone:
             raise TransferError(f"{self._name}: worker {lane} has ended", reason=DIED, quiet=True)
-        found = self._lanes.get(lane)
+        found = self._lanes.get((lane, carrier))
         if found is None:
-            starting = asyncio.create_task(self._begin(lane))
+            starting = asyncio.create_task(self._begin(lane, carrier))
             starting.add_done_callback(_seen)
-            found = self._lanes[lane] = Lane(starting)
+            found = self._lanes[lane, carrier] = Lane(starting)
         try:
             worker = await asyncio.shield(found.starting)
         except TransferError as error:
-            raise TransferError(f"no worker for {self._name}: {error}", reason="NoWorker", quiet=True) from error
+            reason = error.reason if error.reason == NO_DEVICE else "NoWorker"
+            raise TransferError(f"no worker for {self._name}: {error}", reason=reason, quiet=True) from error
         async with found.attaching:
             for path in paths:
                 await self._let_go(found, worker, path)
@@ -72,39 +75,50 @@ class SourceWorkers:
                     found.attached.add(path)
         return worker
 
-    async def _begin(self, lane: int) -> TransferWorker:
+    async def _begin(self, lane: int, carrier: Carrier) -> TransferWorker:
         try:
-            worker = await self._start(f"{self._name}-{lane}")
+            worker = await self._start(f"{self._name}-{lane}", carrier)
         except BaseException:
-            self._lanes.pop(lane, None)  # the next use tries again
-            if lane in self._gone:
+            self._lanes.pop((lane, carrier), None)  # the next use tries again
+            if lane in self._gone and not self._of(lane):
                 self._dead(lane)
             raise
-        worker.dead.add_done_callback(lambda _: self._ended(lane))
+        worker.dead.add_done_callback(lambda _: self._ended(lane, carrier))
         if lane in self._gone:
             worker.kill()
         return worker
 
-    def _ended(self, lane: int) -> None:
+    def _ended(self, lane: int, carrier: Carrier) -> None:
+        """What is in flight through the lane's other workers is nobody's any more: they end, too."""
         self._gone.add(lane)
-        self._lanes.pop(lane, None)
-        self._dead(lane)
+        self._lanes.pop((lane, carrier), None)
+        others = self._of(lane)
+        for other in others:
+            if (worker := other.worker) is not None:
+                worker.kill()
+        if not others:
+            self._dead(lane)
+
+    def _of(self, lane: int) -> list[Lane]:
+        """The lane's workers, by carrier."""
+        return [held for (number, _), held in self._lanes.items() if number == lane]
 
     def addressed(self, session: str) -> list[int]:
         """Lanes whose worker may be connected to that session, also those that were told to end and have not yet."""
-        found = ((lane, held.worker) for lane, held in self._lanes.items())
+        found = ((lane, held.worker) for (lane, _), held in self._lanes.items())
         return [lane for lane, worker in found if worker is not None and worker.has_addressed(session)]
 
     def kill(self, lane: int) -> None:
-        """End the lane's process, also one that is only being started; ``dead`` is told when it is over."""
+        """End the lane's processes, also one that is only being started; ``dead`` is told when that is over."""
         self._gone.add(lane)
         metrics.WORKER_RESTARTS.labels(reason="killed").inc()
-        found = self._lanes.get(lane)
-        if found is None:
+        found = self._of(lane)
+        if not found:
             self._dead(lane)
-        elif (worker := found.worker) is not None:
-            log.info("ending a source's worker", worker=f"{self._name}-{lane}")
-            worker.kill()
+        for held in found:
+            if (worker := held.worker) is not None:
+                log.info("ending a source's worker", worker=f"{self._name}-{lane}")
+                worker.kill()
 
     def forget(self, path: Path) -> None:
         """The arena at that path goes: no worker may take its mapping for that of another at the same path."""
@@ -134,7 +148,7 @@ class SourceWorkers:
     async def close(self) -> None:
         """End all workers."""
         lanes = list(self._lanes.values())
-        self._gone.update(self._lanes)
+        self._gone.update(lane for lane, _ in self._lanes)
         await self._background.close()
         for lane in lanes:
             lane.starting.cancel()  # without effect where it has started

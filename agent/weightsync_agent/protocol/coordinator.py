@@ -229,6 +229,9 @@ class Coordinator(Machine[CoordinatorState]):
                     ours=self.ours,
                     pause_mode=plan.strategy.pause_mode,
                     sources={source.uid: source.address for source in plan.sources},
+                    protocol=plan.transfer.protocol,
+                    devices=plan.devices(target),
+                    rdma=plan.transfer.rdma,
                 ),
             )
             for member in self.sync.members.values()
@@ -275,7 +278,7 @@ class Coordinator(Machine[CoordinatorState]):
                 continue
             member.pending.discard(key)
             if end.verified:
-                member.nbytes += end.nbytes
+                member.verified(key, end)
                 if not member.pending and member.state is MemberState.STAGING:
                     member.state, member.staged_at = MemberState.STAGED, now
             elif sync is not None:
@@ -404,6 +407,7 @@ class Coordinator(Machine[CoordinatorState]):
                 pause_seconds=event.answer.pause_seconds,
                 apply_seconds=event.answer.apply_seconds,
                 staged_seconds=max(0.0, member.staged_at - sync.started),
+                routes=member.taken(),
             )
             self._current(event.engine, event.answer.version)
         return [*self._advance(now), e.Changed()]

@@ -14,6 +14,8 @@ from weightsync.wire.v1 import (
     Grant,
     PlannedRoute,
     RankCommit,
+    RouteEnd,
+    RouteTransport,
     ShardDigests,
     SyncOrder,
     WriterId,
@@ -47,11 +49,23 @@ class Member:
     committing_at: float = 0.0
     retry_at: float | None = None
     nbytes: int = 0
+    carried: dict[RouteKey, RouteTransport] = field(default_factory=dict)  # that were verified
 
     @property
     def live(self) -> bool:
         """It still may get the version."""
         return self.state is not MemberState.OUT
+
+    def verified(self, key: RouteKey, end: RouteEnd) -> None:
+        """One of its routes carried every byte."""
+        self.nbytes += end.nbytes
+        way = self.grants[end.rank].ways.get(end.writer.key)
+        why = way.why if way is not None else ""
+        self.carried[key] = RouteTransport(rank=end.rank, source=end.writer.key, transport=end.transport, why=why)
+
+    def taken(self) -> tuple[RouteTransport, ...]:
+        """What its verified routes went over, in a fixed order."""
+        return tuple(route for _, route in sorted(self.carried.items()))
 
     def routes(self) -> set[RouteKey]:
         """Every route that must be verified before the engine is staged."""
@@ -122,6 +136,7 @@ class Sync:
                     "mode": member.engine.mode,
                     "reason": reason,
                     "message": message,
+                    "routes": member.taken(),
                 }
             )
 
@@ -134,6 +149,7 @@ class Sync:
                 for route in target.routes:
                     writer = WriterId(uid=route.source, rank=route.rank)
                     self.writers[writer.key] = writer
+                    way = grant.ways.get(writer.key)
                     routes.setdefault(writer.key, []).append(
                         PlannedRoute(
                             engine=member.engine.name,
@@ -143,7 +159,8 @@ class Sync:
                             program=target.rank.program,
                             layout=target.rank.layout,
                             grant=grant.grant,
-                            region=grant.region,
+                            region=way.region if way is not None else grant.region,
+                            transport=way.transport if way is not None else None,
                         )
                     )
         return {
@@ -160,6 +177,7 @@ class Sync:
                     stall_seconds=stall_seconds,
                     programs=tuple(sorted({r.program for r in planned})),
                     routes=tuple(planned),
+                    rdma=self.plan.transfer.rdma,
                 ),
             )
             for key, planned in routes.items()

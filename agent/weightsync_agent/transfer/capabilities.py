@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from weightsync.errors import Refused, TransferError
-from weightsync.wire.v1 import Capabilities
+from weightsync.plan import Rdma
+from weightsync.wire.v1 import Capabilities, Transport
 from weightsync_agent.transfer.settings import SHARED, SHARED_OVER_RDMA
 
 DISTRIBUTIONS = (
@@ -29,12 +30,11 @@ def installed() -> str:
 def of(version: str, environment: Mapping[str, str]) -> Capabilities:
     """A worker's capabilities. environment: that of its process, which forces one transport."""
     rdma = bool(environment.get("MC_FORCE_HCA"))
-    shared = SHARED_OVER_RDMA if rdma else SHARED
     return Capabilities(
         mooncake=version,
         transport="rdma" if rdma else "tcp",
         tcp_protocol=1 if environment.get("MC_TCP_PROTO") == "1" else 2,
-        settings={name: environment[name] for name in shared if environment.get(name)},
+        settings={name: environment[name] for name in SHARED_OVER_RDMA if environment.get(name)},
     )
 
 
@@ -62,10 +62,17 @@ def agree(ours: Capabilities, theirs: Capabilities) -> None:
             f"MC_TCP_PROTO=1 is forbidden: it reports writes done before they have landed (our protocol version "
             f"{ours.tcp_protocol}, theirs {theirs.tcp_protocol}); unset it"
         )
-    for name in sorted({*SHARED_OVER_RDMA} & ({*ours.settings} | {*theirs.settings})):
+    shared = SHARED_OVER_RDMA if ours.transport == "rdma" else SHARED
+    for name in sorted({*shared} & ({*ours.settings} | {*theirs.settings})):
         mine, other = ours.settings.get(name, "unset"), theirs.settings.get(name, "unset")
         if mine != other:
             raise _mismatch(f"{name} is {mine} on our side and {other} on theirs; set it alike on all agents")
+
+
+def along(ours: Capabilities, transport: Transport, rdma: Rdma) -> Capabilities:
+    """What the writers' side has for a route over that transport. ours: as its coordinator's agent was started."""
+    mtu = {"MC_MTU": str(rdma.mtu)} if rdma.mtu is not None else {}
+    return ours.model_copy(update={"transport": transport, "settings": mtu | ours.settings})
 
 
 def _mismatch(message: str) -> Refused:

@@ -11,6 +11,7 @@ import struct
 from typing import Any, NamedTuple
 
 from weightsync.errors import TransferError
+from weightsync.wire.v1 import Transport
 
 _HEAD = struct.Struct("<QB")  # bytes that follow the length, kind
 _METADATA = 1
@@ -24,7 +25,7 @@ class Peer(NamedTuple):
     session: str
     tcp_protocol: int
     regions: tuple[tuple[int, int], ...]
-    transport: str = "tcp"
+    transport: Transport = "tcp"
     data_port: int = 0
 
     def holds(self, address: int, nbytes: int) -> bool:
@@ -86,7 +87,9 @@ def read(answer: Any, session: str) -> Peer:
     try:
         regions = tuple((int(buffer["addr"]), int(buffer["length"])) for buffer in answer.get("buffers") or ())
         version = int(answer.get("tcp_proto_version", 1))
-        transport = "tcp" if answer.get("protocol", "tcp") == "tcp" else "rdma"  # EFA has a name of its own
+        transport: Transport = (
+            "tcp" if answer.get("protocol", "tcp") == "tcp" else "rdma"
+        )  # EFA has a name of its own
         return Peer(str(answer["name"]), version, regions, transport, int(answer.get("tcp_data_port") or 0))
     except (KeyError, TypeError, ValueError) as error:
         raise _unreachable(session, f"its descriptor has no usable {error}") from error

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from weightsync.errors import InputError
+from weightsync.plan import Rdma
+from weightsync.wire.v1 import Transport
 
 MIB = 1 << 20
 MIN_PORTS = 20  # a worker takes two, and a restarted one must not wait for the old one's
@@ -14,10 +15,24 @@ MIN_PORTS = 20  # a worker takes two, and a restarted one must not wait for the 
 SHARED = ("MC_TCP_SLICE_SIZE", "MC_NUM_TCP_IO_THREADS", "MC_USE_IPV6", "MC_USE_TENT", "MC_USE_TEV1")
 SHARED_OVER_RDMA = (*SHARED, "MC_MTU")
 
-Transport = Literal["tcp", "rdma"]
-
 # With neither of the two Mooncake chooses by itself, and falls back to TCP without a word where it finds no device.
 _FORCE: dict[Transport, str] = {"tcp": "MC_FORCE_TCP", "rdma": "MC_FORCE_HCA"}
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """What a route is written over. transport: None for the agent's own choice; rdma: how devices are used."""
+
+    transport: Transport | None = None
+    rdma: Rdma = field(default_factory=Rdma)
+
+    @classmethod
+    def of(cls, transport: Transport | None, rdma: Rdma) -> "Carrier":
+        """Over TCP it is all the same how devices are used."""
+        return cls(transport, rdma) if transport == "rdma" else cls(transport)
+
+
+OWN = Carrier()
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def gather(pods: Sequence[Pod], selector: str) -> Sources:
 
 def _source(pod: Pod, announced: Announcement) -> Source:
     ranks = tuple(sorted(announced.sources, key=lambda rank: rank.rank))
-    return Source(uid=pod.uid, pod=pod.name, address=announced.address, ranks=ranks)
+    return Source(uid=pod.uid, pod=pod.name, address=announced.address, ranks=ranks, devices=announced.devices)
 
 
 def _why_waiting(pod: Pod) -> str:

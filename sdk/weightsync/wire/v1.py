@@ -24,10 +24,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from weightsync.announcement import Mode
+from weightsync.announcement import DeviceName, Mode
 from weightsync.bounds import LARGEST, MANY, Number, Offset, Rank, Ranks, Size, Term
 from weightsync.digests import BucketDigest
-from weightsync.plan import Strategy
+from weightsync.plan import Protocol, Rdma, Strategy
 from weightsync.records import WireRecord
 from weightsync.version import Hex16, Hex32, Hex64, Version
 
@@ -41,12 +41,15 @@ class Problem(WireRecord):
     message: str
 
 
+Transport = Literal["tcp", "rdma"]
+
+
 class Capabilities(WireRecord):
     """What both ends of a route must agree on before a byte moves. settings: the MC_* that change the wire."""
 
     protocol: Literal[1] = 1
     mooncake: str
-    transport: Literal["tcp", "rdma"]
+    transport: Transport
     tcp_protocol: Annotated[int, Field(ge=1)] = 2
     settings: dict[str, str] = Field(default_factory=dict)
 
@@ -119,7 +122,10 @@ class PublishRequest(WireRecord):
 
 
 class PlannedRoute(WireRecord):
-    """One target that this source rank writes its shard to, in one sync."""
+    """One target that this source rank writes its shard to, in one sync.
+
+    transport: over which, as its target found; None: the one that the source's agent takes by itself.
+    """
 
     engine: str
     target: str
@@ -129,13 +135,14 @@ class PlannedRoute(WireRecord):
     layout: Hex32
     grant: Hex32
     region: Region
+    transport: Transport | None = None
 
 
 class SyncOrder(WireRecord):
     """What a source rank does for one sync: fill (or reuse) these programs' arenas, write these routes.
 
     bucket_size: upper bound in bytes; deadline_seconds counts from the receipt of the order; buckets are
-    numbered by nobody: an offset names them.
+    numbered by nobody: an offset names them. rdma: how routes over RDMA use the devices.
     """
 
     sync: str
@@ -148,6 +155,7 @@ class SyncOrder(WireRecord):
     stall_seconds: Seconds
     programs: Annotated[tuple[Hex32, ...], MANY] = ()
     routes: Annotated[tuple[PlannedRoute, ...], MANY] = ()
+    rdma: Rdma = Rdma()
 
 
 class NamesRequest(WireRecord):
@@ -195,8 +203,20 @@ class RouteEnd(WireRecord):
     transport: str = ""
 
 
+class RouteTransport(WireRecord):
+    """What carried a source rank's bytes to a rank of an engine. why: what RDMA lacked, where it was wished for."""
+
+    rank: Rank
+    source: str
+    transport: str
+    why: Annotated[str, Field(max_length=1024)] = ""
+
+
 class EngineOutcome(WireRecord):
-    """What became of one engine of the snapshot. staged_seconds: from the first rank's publish() to verified."""
+    """What became of one engine of the snapshot. staged_seconds: from the first rank's publish() to verified.
+
+    routes: those whose bytes were verified.
+    """
 
     engine: str
     outcome: Literal["Current", "Behind", "Gone", "Failed", "Superseded"]
@@ -206,6 +226,7 @@ class EngineOutcome(WireRecord):
     pause_seconds: Seconds = 0.0
     apply_seconds: Seconds = 0.0
     staged_seconds: Seconds = 0.0
+    routes: Annotated[tuple[RouteTransport, ...], MANY] = ()
 
 
 class PublishOutcome(WireRecord):
@@ -226,7 +247,8 @@ class GrantRequest(WireRecord):
     ours: the writers' side; target: uid of the pod that is meant, which another may have replaced at its address;
     layout and program as the plan has them. A grant replaces an older one of the same rank only once the older is
     quiet. An engine in Direct mode is paused for it, in pause_mode; sources: by uid, the agent's address of every
-    trainer pod of the plan: of those it learns when an older grant is quiet.
+    trainer pod of the plan: of those it learns when an older grant is quiet. protocol: what may carry the bytes;
+    devices: by uid, the RDMA devices of the writers' pods, where they have any; rdma: how they are used.
     """
 
     term: Term
@@ -242,14 +264,26 @@ class GrantRequest(WireRecord):
     ours: Capabilities
     pause_mode: Literal["Abort", "Retract", "InPlace"] = "Abort"
     sources: dict[str, str] = Field(default_factory=dict)
+    protocol: Protocol = "Auto"
+    devices: dict[str, tuple[DeviceName, ...]] = Field(default_factory=dict)
+    rdma: Rdma = Rdma()
+
+
+class Way(WireRecord):
+    """How one writer's bytes reach the arena. why: what RDMA lacked, where it was wished for."""
+
+    transport: Transport
+    region: Region
+    why: Annotated[str, Field(max_length=1024)] = ""
 
 
 class Grant(WireRecord):
-    """One permission to fill one arena."""
+    """One permission to fill one arena. ways: by writer key; a writer without one takes ``region``."""
 
     grant: Hex32
     region: Region
     theirs: Capabilities
+    ways: dict[str, Way] = Field(default_factory=dict)
 
 
 class VoidRequest(WireRecord):

@@ -28,6 +28,7 @@ from weightsync_agent.arenas.sizing import Room
 from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.source_rank import SourceRank
 from weightsync_agent.journal.file import PairingFile
+from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker
 
 pytestmark = pytest.mark.mooncake
@@ -97,7 +98,7 @@ class Rank:
     async def _program(self, digest: str) -> Any:
         return PROGRAM
 
-    async def _start(self, name: str) -> TransferWorker:
+    async def _start(self, name: str, carrier: Carrier = OWN) -> TransferWorker:
         self.workers.append(await self._bench.worker(name, SMALL))
         return self.workers[-1]
 

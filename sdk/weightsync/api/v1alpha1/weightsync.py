@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from weightsync import plan
+from weightsync.announcement import DeviceName
 from weightsync.records import WireRecord
 from weightsync.units import QUANTITY_PATTERN
 
@@ -116,12 +117,39 @@ class Rollout(WireRecord):
     ] = "Open"
 
 
+class Rdma(WireRecord):
+    """How RDMA devices are used. What an agent's own environment sets counts before this."""
+
+    devices: Annotated[
+        tuple[DeviceName, ...],
+        Field(max_length=64, description="The only devices that are used, such as mlx5_0; empty for all."),
+    ] = ()
+    gid_index: Annotated[
+        int | None,
+        Field(ge=0, le=255, description="Index of the GID table; of the same kind of address on all nodes."),
+    ] = None
+    traffic_class: Annotated[
+        int | None, Field(ge=0, le=255, description="RoCE: DSCP times 4, as the fabric's lossless class has it.")
+    ] = None
+    service_level: Annotated[int | None, Field(ge=0, le=15, description="InfiniBand: service level.")] = None
+    mtu: Annotated[
+        Literal[512, 1024, 2048, 4096] | None, Field(description="Bytes of a packet, alike on all nodes.")
+    ] = None
+    queue_pairs: Annotated[int | None, Field(ge=1, le=255, description="Connections to one device of a peer.")] = None
+
+
 class Transfer(WireRecord):
     """How bytes move."""
 
     protocol: Annotated[
-        Literal["Auto", "TCP"], Field(description="What carries the bytes. Auto takes the best that both ends have.")
+        Literal["Auto", "RDMA", "TCP"],
+        Field(
+            description="What carries the bytes. Auto: for each route RDMA where both ends have a device that they "
+            "can use, else TCP; the outcome of a publish says which and why. RDMA: engines without are refused, and "
+            "nothing falls back. TCP: devices are left alone."
+        ),
     ] = "Auto"
+    rdma: Annotated[Rdma, Field(description="How RDMA devices are used.")] = Rdma()
     mode: Annotated[
         Literal["Auto", "Staged", "Direct"],
         Field(
@@ -220,7 +248,9 @@ class WeightSyncSpec(WireRecord):
     @property
     def plan_transfer(self) -> plan.Transfer:
         """The transfer part as plans carry it."""
-        return plan.Transfer(protocol=self.transfer.protocol, bucket_size=self.transfer.bucket_size)
+        transfer = self.transfer
+        rdma = plan.Rdma.model_validate(transfer.rdma.model_dump())
+        return plan.Transfer(protocol=transfer.protocol, bucket_size=transfer.bucket_size, rdma=rdma)
 
     @property
     def plan_strategy(self) -> plan.Strategy:

@@ -30,6 +30,7 @@ from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.source_rank import SourceRank
 from weightsync_agent.journal.file import PairingFile
 from weightsync_agent.protocol.replica import Replica
+from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.transfer.supervisor import DIED, STALLED, STOPPED
 
 PROGRAM = plain_program({"a": ("float32", (1024,)), "b": ("float32", (1024,))})
@@ -193,7 +194,7 @@ class World:
         targets = [SimpleNamespace(rank=SimpleNamespace(program=digest), routes=[route]) for digest in programs]
         self.plan.engines = [SimpleNamespace(targets=targets)]
 
-    async def _start(self, name: str) -> FakeWorker:
+    async def _start(self, name: str, carrier: Carrier = OWN) -> FakeWorker:
         await asyncio.sleep(1.0)
         if self.no_worker is not None:
             raise self.no_worker

@@ -33,6 +33,7 @@ from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.protocol.engine_leader import KeepPaused, LeaderState
 from weightsync_agent.protocol.fence import OpenGrant
 from weightsync_agent.protocol.target import TargetState
+from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.volume import Volume
 
 V1, V2 = (Version(lineage="1" * 16, number=n, root="2" * 64) for n in (1, 2))
@@ -195,7 +196,7 @@ class World:
             initial_gate=initial_gate,
         )  # fmt: skip
 
-    async def start(self, name: str, rank: int, ranks: Collection[int]) -> Any:
+    async def start(self, name: str, rank: int, ranks: Collection[int], carrier: Carrier = OWN) -> Any:
         self.started.append((name, rank, tuple(ranks)))
         self.workers.append(Worker(self.broken.pop() if self.broken else None))
         return self.workers[-1]

@@ -10,11 +10,14 @@ import pytest
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
 from weightsync.errors import InputError, Refused, TransferError
 from weightsync.layout import lay_out
+from weightsync.plan import Rdma
 from weightsync.version import Version
 from weightsync.wire.v1 import Capabilities, GrantRequest, Region, WriterId
+from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.protocol.target import RankArena, Recovered, TargetState, choose
+from weightsync_agent.transfer.settings import OWN, Carrier
 
 OURS = Capabilities(mooncake="1", transport="tcp")
 
@@ -22,8 +25,9 @@ OURS = Capabilities(mooncake="1", transport="tcp")
 class Worker:
     """In memory; its region's session is its number."""
 
-    def __init__(self, number: int, broken: Exception | None) -> None:
-        self.number, self.broken, self.capabilities = number, broken, OURS
+    def __init__(self, number: int, broken: Exception | None, carrier: Carrier) -> None:
+        self.number, self.broken, self.carrier = number, broken, carrier
+        self.capabilities = Capabilities(mooncake="1", transport=carrier.transport or "tcp")
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.attached: list[Path] = []
 
@@ -48,8 +52,8 @@ class Workers:
         self.all: list[Worker] = []
         self.broken: dict[int, Exception] = {}
 
-    async def start(self, name: str) -> Any:
-        self.all.append(Worker(len(self.all), self.broken.get(len(self.all))))
+    async def start(self, name: str, carrier: Carrier = OWN) -> Any:
+        self.all.append(Worker(len(self.all), self.broken.get(len(self.all)), carrier))
         return self.all[-1]
 
 
@@ -186,3 +190,72 @@ async def test_a_grant_that_waited_while_another_term_began_is_refused(tmp_path:
     assert caught.value.reason == "StaleTerm"
     assert rank.arenas[0].machine.state is TargetState.EMPTY
     await rank.close()
+
+
+BOTH = (WriterId(uid="with", rank=0), WriterId(uid="without", rank=0))
+
+
+def ask_both(of: RankTarget, number: int, **changes: Any) -> GrantRequest:
+    """Two stages' writers, of which one has a device."""
+    given = {"writers": BOTH, "devices": {"with": ("rxe0",)}, **changes}
+    return ask(of, number).model_copy(update=given)
+
+
+def rdma_target(folder: Path, workers: Workers) -> RankTarget:
+    """One whose pod has a device."""
+    made = target(folder, workers)
+    made._side = Side("rollout-0", ("rxe0",))
+    return made
+
+
+async def test_each_route_has_its_own_transport(tmp_path: Path) -> None:
+    """Each writer gets the region of the process that takes its transport; why one takes TCP is said."""
+    workers = Workers()
+    of = rdma_target(tmp_path, workers)
+    await of.open()
+    given = await of.grant(ask_both(of, 1), Fence())
+    assert {key: (way.transport, way.region.session) for key, way in given.ways.items()} == {
+        "with/0": ("rdma", "1"), "without/0": ("tcp", "0"),
+    }  # fmt: skip
+    assert "source without has no RDMA device" in given.ways["without/0"].why
+    assert given.ways["with/0"].why == ""
+    await of.close()
+    assert all(worker.dead.done() for worker in workers.all)
+
+
+async def test_where_rdma_is_wanted_a_writer_without_a_device_is_refused(tmp_path: Path) -> None:
+    """Before anything is granted, and no worker is started for it."""
+    workers = Workers()
+    of = rdma_target(tmp_path, workers)
+    await of.open()
+    with pytest.raises(Refused, match="source without has no RDMA device") as caught:
+        await of.grant(ask_both(of, 1, protocol="RDMA"), Fence())
+    assert caught.value.reason == "NoDevice"
+    assert (len(workers.all), of.arenas[0].machine.state) == (1, TargetState.EMPTY)
+    await of.close()
+
+
+async def test_the_fence_ends_every_process_that_may_be_written_through(tmp_path: Path) -> None:
+    """A late byte over RDMA would land as one over TCP does; the next grant has a new process for each."""
+    workers = Workers()
+    of = rdma_target(tmp_path, workers)
+    await of.open()
+    await of.grant(ask_both(of, 1), Fence())
+    with pytest.raises(Refused, match="may still write"):
+        await of.grant(ask_both(of, 2), Fence())
+    await until(lambda: of.arenas[0].machine.state is TargetState.EMPTY)
+    assert [worker.dead.done() for worker in workers.all] == [True, True, False]
+    given = await of.grant(ask_both(of, 2), Fence())
+    assert {way.region.session for way in given.ways.values()} == {"2", "3"}
+    await of.close()
+
+
+async def test_other_options_take_another_process(tmp_path: Path) -> None:
+    """Mooncake reads them when its process starts."""
+    workers = Workers()
+    of = rdma_target(tmp_path, workers)
+    await of.open()
+    wish = Rdma(gid_index=1)
+    await of.grant(ask_both(of, 1, writers=BOTH[:1], rdma=wish), Fence())
+    assert [worker.carrier for worker in workers.all] == [OWN, Carrier("rdma", wish)]
+    await of.close()

@@ -10,6 +10,7 @@ import pytest
 
 from weightsync.errors import TransferError
 from weightsync_agent.drivers.source_workers import SourceWorkers
+from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.transfer.supervisor import DIED
 
 Run = Callable[..., Any]
@@ -54,7 +55,7 @@ class Made:
         start: Any = self._start
         self.workers: Any = SourceWorkers("source-0", start, self.dead.append)
 
-    async def _start(self, name: str) -> Worker:
+    async def _start(self, name: str, carrier: Carrier = OWN) -> Worker:
         await asyncio.sleep(1.0)
         if self.error is not None:
             raise self.error
@@ -188,3 +189,36 @@ def test_closing_ends_what_is_still_being_started(in_virtual_time: Run) -> None:
         assert m.started == []
 
     in_virtual_time(main())
+
+
+def test_a_lane_has_a_worker_for_each_carrier(in_virtual_time: Run) -> None:
+    """They end together, and the lane is dead once both have: until then one of them may read an arena."""
+
+    async def scenario() -> None:
+        m = Made()
+        tcp, rdma = await m.workers.ready(0, A), await m.workers.ready(0, A, carrier=Carrier("rdma"))
+        assert tcp is not rdma
+        assert (tcp.calls, rdma.calls) == (["attach"], ["attach"])
+        assert await m.workers.ready(0, A, carrier=Carrier("rdma")) is rdma
+        rdma.kill()
+        await asyncio.sleep(0)
+        assert (tcp.dead.done(), m.dead) == (True, [])
+        await asyncio.sleep(0.1)
+        assert m.dead == [0]
+
+    in_virtual_time(scenario())
+
+
+def test_a_carrier_that_is_not_here_is_said(in_virtual_time: Run) -> None:
+    """The route's end names it; the lane goes on with what it has."""
+
+    async def scenario() -> None:
+        m = Made()
+        tcp = await m.workers.ready(0, A)
+        m.error = TransferError("this pod has no RDMA device", reason="NoDevice", quiet=True)
+        with pytest.raises(TransferError, match="no RDMA device") as caught:
+            await m.workers.ready(0, A, carrier=Carrier("rdma"))
+        assert (caught.value.reason, caught.value.quiet) == ("NoDevice", True)
+        assert (await m.workers.ready(0, A), m.dead) == (tcp, [])
+
+    in_virtual_time(scenario())

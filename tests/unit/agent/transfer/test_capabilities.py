@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from weightsync.errors import Refused, TransferError
+from weightsync.plan import Rdma
 from weightsync.wire.v1 import Capabilities
-from weightsync_agent.transfer.capabilities import DISTRIBUTIONS, agree, installed, of, release
+from weightsync_agent.transfer.capabilities import DISTRIBUTIONS, agree, along, installed, of, release
 
 SETTINGS = {"MC_TCP_SLICE_SIZE": "1048576", "MC_NUM_TCP_IO_THREADS": "4"}
 
@@ -107,13 +108,21 @@ def test_any_of_the_distributions_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("forced", "transport", "settings"),
-    [
-        pytest.param("MC_FORCE_TCP", "tcp", SETTINGS, id="over TCP the device's MTU does not matter"),
-        pytest.param("MC_FORCE_HCA", "rdma", {**SETTINGS, "MC_MTU": "4096"}, id="over RDMA it does"),
-    ],
+    ("forced", "transport"), [pytest.param("MC_FORCE_TCP", "tcp"), pytest.param("MC_FORCE_HCA", "rdma")]
 )
-def test_the_forced_transport_is_the_workers(forced: str, transport: str, settings: dict[str, str]) -> None:
+def test_the_forced_transport_is_the_workers(forced: str, transport: str) -> None:
     """Mooncake chooses nothing, so what its process was told is what it speaks."""
     found = of("0.3.13", {forced: "1", "MC_MTU": "4096", "MC_GID_INDEX": "3", **SETTINGS})
-    assert (found.transport, found.settings) == (transport, settings)
+    assert (found.transport, found.settings) == (transport, {**SETTINGS, "MC_MTU": "4096"})
+
+
+def test_a_packets_size_counts_over_rdma_alone() -> None:
+    """The writers' side may have it from its environment or from the WeightSync; the environment counts first."""
+    ours, theirs = side(), {**SETTINGS, "MC_MTU": "4096"}
+    agree(ours, side(settings=theirs))
+    with pytest.raises(Refused, match="MC_MTU is unset on our side and 4096 on theirs"):
+        agree(along(ours, "rdma", Rdma()), side(transport="rdma", settings=theirs))
+    agree(along(ours, "rdma", Rdma(mtu=4096)), side(transport="rdma", settings=theirs))
+    smaller = side(settings={**SETTINGS, "MC_MTU": "1024"})
+    with pytest.raises(Refused, match="MC_MTU is 1024 on our side and 4096 on theirs"):
+        agree(along(smaller, "rdma", Rdma(mtu=4096)), side(transport="rdma", settings=theirs))
