@@ -34,6 +34,7 @@ SOURCES_READY: Final = "SourcesReady"
 PLAN_READY: Final = "PlanReady"
 PROGRESSING: Final = "Progressing"
 DEGRADED: Final = "Degraded"
+RDMA_READY: Final = "RDMAReady"
 
 # The shared volume (emptyDir, medium Memory) and what lies in it.
 DIRECTORY: Final = "/dev/weightsync"

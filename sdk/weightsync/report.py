@@ -18,7 +18,10 @@ class Offender(WireRecord):
 
 
 class LastSync(WireRecord):
-    """Figures of the last finished sync. Seconds, bytes; throughput is payload bytes written over seconds."""
+    """Figures of the last finished sync. Seconds, bytes; throughput is payload bytes written over seconds.
+
+    routes: transport -> how many routes to engines that are current went over it.
+    """
 
     version: str
     label: str = ""
@@ -27,6 +30,7 @@ class LastSync(WireRecord):
     seconds: float = 0.0
     pause_seconds_p50: float = 0.0
     pause_seconds_max: float = 0.0
+    routes: Annotated[dict[str, int], Field(max_length=8)] = Field(default_factory=dict)
 
 
 class Report(WireRecord):

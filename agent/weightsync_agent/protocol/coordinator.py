@@ -13,7 +13,7 @@
   it as long as it is not decided, and takes its engines in.
 """
 
-from collections import deque
+from collections import Counter, deque
 from enum import Enum
 
 from weightsync.errors import CoverageError
@@ -468,6 +468,7 @@ class Coordinator(Machine[CoordinatorState]):
                 nbytes=nbytes,
                 seconds=now - sync.started,
                 pauses=[outcome.pause_seconds for outcome in current],
+                routes=dict(Counter(route.transport for outcome in current for route in outcome.routes)),
             )
             self._age(sync)
 

@@ -29,6 +29,7 @@ def report_of(machine: Coordinator) -> Report:
             seconds=round(last.seconds, 4),
             pause_seconds_p50=round(last.pause(0.5), 4),
             pause_seconds_max=round(last.pause(1.0), 4),
+            routes=last.routes,
         ),
         worst=tuple(_offender(k) for k in sorted(engines, key=_badness) if k.failures or k.reason)[:WORST],
         error_reason=machine.error[0],

@@ -57,6 +57,7 @@ class LastSync:
     nbytes: int
     seconds: float
     pauses: list[float] = field(default_factory=list)
+    routes: dict[str, int] = field(default_factory=dict)  # transport -> routes to engines that are current
 
     def pause(self, share: float) -> float:
         """A percentile of the engines' pauses, in seconds."""

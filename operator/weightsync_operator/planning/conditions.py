@@ -5,6 +5,7 @@
     Degraded      some engine is not served as the user asked, though others are
     Progressing   a version is on its way, or engines are starting
     Ready         a version that is published now reaches the engines
+    RDMAReady     every pod that takes part has an RDMA device (planning/rdma.py: Unknown where nobody asks)
 
 A condition clears itself: each pass asks all the checks anew.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from weightsync import names
 from weightsync.api.v1alpha1.status import MAX_MESSAGE, Condition
-from weightsync_operator.planning import checks, reasons
+from weightsync_operator.planning import checks, rdma, reasons
 from weightsync_operator.planning.checks import Check
 from weightsync_operator.planning.facts import Facts
 from weightsync_operator.planning.sources import Finding
@@ -33,27 +34,37 @@ class Chain:
 def conditions(facts: Facts, previous: Sequence[Condition], now: str) -> tuple[Condition, ...]:
     """All conditions. now: RFC 3339; the time of a transition stays while the status stays."""
     before = {condition.type: condition for condition in previous}
-    return tuple(_condition(chain, facts, before.get(chain.type), now) for chain in CHAINS)
+    said = [(chain.type, *_asked(chain, facts)) for chain in CHAINS]
+    status, finding = rdma.ready(facts)
+    said.append((names.RDMA_READY, status, finding.reason, finding.message))
+    return tuple(
+        Condition(
+            type=kind,
+            status=status,
+            observed_generation=facts.generation,
+            last_transition_time=_since(before.get(kind), status, now),
+            reason=reason,
+            message=message[:MAX_MESSAGE],
+        )
+        for kind, status, reason, message in said
+    )
 
 
-def _condition(chain: Chain, facts: Facts, before: Condition | None, now: str) -> Condition:
+def _since(before: Condition | None, status: str, now: str) -> str:
+    return before.last_transition_time if before is not None and before.status == status else now
+
+
+def _asked(chain: Chain, facts: Facts) -> tuple[rdma.Status, str, str]:
+    """Status, reason and message."""
     findings = [finding for check in chain.checks if (finding := check(facts)) is not None]
     first = findings[0] if findings else chain.otherwise(facts)
     truth = chain.found if findings else not chain.found
-    status = "True" if truth else "False"
     # Of Degraded's findings several may need someone to act; the others' reasons are not lost.
     more = (
         sorted({finding.reason for finding in findings[1:]} - {first.reason}) if chain.type == names.DEGRADED else []
     )
     message = first.message + (f" (also: {', '.join(more)})" if more else "")
-    return Condition(
-        type=chain.type,
-        status=status,
-        observed_generation=facts.generation,
-        last_transition_time=before.last_transition_time if before is not None and before.status == status else now,
-        reason=first.reason,
-        message=message[:MAX_MESSAGE],
-    )
+    return "True" if truth else "False", first.reason, message
 
 
 PLAN_CHECKS: tuple[Check, ...] = (

@@ -37,6 +37,14 @@ SYNCING: Final = "Syncing"  # a version is on its way
 ENGINES_JOINING: Final = "EnginesJoining"  # engines start, or receive their first version
 IDLE: Final = "Idle"  # neither
 
+# RDMAReady
+NO_PLAN: Final = "NoPlan"  # who takes part is not known yet
+RDMA_NOT_WANTED: Final = "NotWanted"  # spec.transfer.protocol is TCP
+NO_DEVICE: Final = "NoDevice"  # pods without a device: over TCP where that is allowed, else refused
+DEVICES_UNKNOWN: Final = "DevicesUnknown"  # agents do not say what devices they have
+OVER_TCP: Final = "OverTCP"  # all have devices, and the last sync did not use them everywhere
+DEVICES_READY: Final = "DevicesReady"  # every pod that takes part has one
+
 # Ready, besides the reason of whatever makes it false
 SUSPENDED: Final = "Suspended"  # spec.suspend
 NOTHING_PUBLISHED: Final = "NothingPublished"  # all is in place; the trainer has not published

@@ -73,4 +73,6 @@ def last_sync(reported: Reported) -> LastSync:
         pause_p50_milliseconds=round(reported.pause_seconds_p50 * 1000),
         pause_max_milliseconds=round(reported.pause_seconds_max * 1000),
         bytes_per_second=round(rate),
+        rdma_routes=reported.routes.get("rdma", 0),
+        tcp_routes=reported.routes.get("tcp", 0),
     )

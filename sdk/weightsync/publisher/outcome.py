@@ -1,5 +1,6 @@
 """What became of a publish, for the trainer's loop. Pure."""
 
+from collections import Counter
 from typing import Literal
 
 from weightsync.wire.v1 import EngineOutcome, PublishOutcome
@@ -30,6 +31,11 @@ class Outcome(PublishOutcome):
     def failures(self) -> tuple[EngineOutcome, ...]:
         """The engines that are behind or failed."""
         return tuple(engine for engine in self.engines if engine.outcome in _NOT_CURRENT)
+
+    @property
+    def transports(self) -> dict[str, int]:
+        """``rdma``, ``tcp`` -> how many routes' bytes went over it."""
+        return dict(Counter(route.transport for engine in self.engines for route in engine.routes))
 
     def describe(self) -> str:
         """A sentence that names what failed, each engine with its reason."""

@@ -77,7 +77,9 @@ BAD = [
     pytest.param(changed("spec.transfer.bucketSize", "lots"), "spec.transfer.bucketSize", id="no quantity"),
     pytest.param(changed("spec.transfer.bucketSize", "1Ki"), "between 4Ki and 16Gi", id="a bucket below a page"),
     pytest.param(changed("spec.transfer.bucketSize", "1Ti"), "between 4Ki and 16Gi", id="a bucket above the limit"),
-    pytest.param(changed("spec.transfer.protocol", "RDMA"), '"Auto", "TCP"', id="a protocol that is not there yet"),
+    pytest.param(
+        changed("spec.transfer.protocol", "EFA"), '"Auto", "RDMA", "TCP"', id="a protocol that is not there"
+    ),
     pytest.param(
         changed("spec.strategy.type", "Recreate"), '"Barrier", "Rolling"', id="a strategy that does not exist"
     ),
@@ -153,7 +155,7 @@ def test_defaults_are_filled_in(api: Api) -> None:
     api.call("DELETE", f"{WEIGHTSYNCS}/short")
     made = api.create(WEIGHTSYNCS, manifests.weightsync("short"))
     api.delete(f"{WEIGHTSYNCS}/short")
-    assert made["spec"]["transfer"] == {"protocol": "Auto", "mode": "Auto", "bucketSize": "512Mi"}
+    assert made["spec"]["transfer"] == {"protocol": "Auto", "rdma": {}, "mode": "Auto", "bucketSize": "512Mi"}
     assert made["spec"]["strategy"] == {
         "type": "Barrier",
         "maxUnavailable": "25%",

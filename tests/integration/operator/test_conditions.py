@@ -6,6 +6,7 @@ import pytest
 
 from tests.build.api import eventually
 from tests.integration.operator.conftest import Operator, Place
+from weightsync.announcement import Announcement, SourceRank, TargetRank
 from weightsync.report import Report
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
@@ -124,3 +125,26 @@ def test_events_tell_what_the_status_says(operator: Operator, place: Place) -> N
     assert found[0]["regarding"]["uid"] == made["metadata"]["uid"]
     assert (found[0]["type"], found[0]["reason"]) == ("Warning", "NoSources")
     assert found[0]["note"] == place.condition("SourcesReady")["message"]
+
+
+def test_who_has_no_rdma_device(operator: Operator, place: Place) -> None:
+    """RDMAReady names pod and reason, follows the announcements, and knows when nobody asks."""
+    place.weightsync()
+    source = SourceRank(rank=0, world_size=1, nonce="1" * 16)
+    said = Announcement(address="t:8960", ready=True, sources=(source,), devices=("mlx5_0",))
+    place.announce("trainer-0", place.pod("trainer-0", "trainer"), said)
+    uid = place.engine("rollout-a")
+    eventually("unknown", lambda: place.reason("RDMAReady") == ("Unknown", "DevicesUnknown"))
+    rank = TargetRank(rank=0, layout=OTHER_LAYOUT, program=OTHER_LAYOUT)
+    said = Announcement(address="e:8960", ready=True, incarnation="1", targets=(rank,), no_device="port 1 is DOWN")
+    place.announce("rollout-a", uid, said)
+    eventually("NoDevice", lambda: place.reason("RDMAReady") == ("False", "NoDevice"))
+    assert "go over TCP: rollout-a (port 1 is DOWN)" in place.condition("RDMAReady")["message"]
+    place.announce("rollout-a", uid, said.model_copy(update={"devices": ("mlx5_3",), "no_device": ""}))
+    eventually("ready", lambda: place.reason("RDMAReady") == ("True", "DevicesReady"))
+    wish = {"protocol": "RDMA", "rdma": {"devices": ["mlx5_0"], "gidIndex": 3, "mtu": 4096}}
+    place.api.merge(f"{place.syncs_path}/policy", {"spec": {"transfer": wish}})
+    eventually("filtered", lambda: place.reason("RDMAReady") == ("False", "NoDevice"))
+    assert "are refused: rollout-a (it has mlx5_3" in place.condition("RDMAReady")["message"]
+    place.api.merge(f"{place.syncs_path}/policy", {"spec": {"transfer": {"protocol": "TCP"}}})
+    eventually("not wanted", lambda: place.reason("RDMAReady") == ("Unknown", "NotWanted"))

@@ -57,6 +57,8 @@ class LastSync(WireRecord):
     pause_p50_milliseconds: Annotated[Count, Field(description="Median time for which engines were paused.")] = 0
     pause_max_milliseconds: Annotated[Count, Field(description="Longest time for which an engine was paused.")] = 0
     bytes_per_second: Count = 0
+    rdma_routes: Annotated[Count, Field(description="Routes to current engines whose bytes went over RDMA.")] = 0
+    tcp_routes: Annotated[Count, Field(description="Routes to current engines whose bytes went over TCP.")] = 0
 
 
 class Offender(WireRecord):
@@ -99,7 +101,7 @@ class WeightSyncStatus(WireRecord):
         tuple[Condition, ...],
         Field(
             max_length=16,
-            description="Ready, SourcesReady, PlanReady, Progressing, Degraded.",
+            description="Ready, SourcesReady, PlanReady, Progressing, Degraded, RDMAReady.",
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()

@@ -146,7 +146,7 @@ class Transfer(WireRecord):
         Field(
             description="What carries the bytes. Auto: for each route RDMA where both ends have a device that they "
             "can use, else TCP; the outcome of a publish says which and why. RDMA: engines without are refused, and "
-            "nothing falls back. TCP: devices are left alone."
+            "nothing falls back. TCP: no byte takes a device."
         ),
     ] = "Auto"
     rdma: Annotated[Rdma, Field(description="How RDMA devices are used.")] = Rdma()

@@ -38,13 +38,9 @@ def test_the_transport_of_a_route(protocol: Protocol, ours: Side, theirs: Side, 
 @pytest.mark.parametrize(
     ("protocol", "ours", "theirs", "said"),
     [
-        pytest.param(
-            "RDMA", source(**LACKS), target(**HAS), ["source s", "port 1 is DOWN"], id="source without"
-        ),
+        pytest.param("RDMA", source(**LACKS), target(**HAS), ["source s", "port 1 is DOWN"], id="source without"),
         pytest.param("RDMA", source(**HAS), target(), ["rollout-0", "none announced"], id="the target said nothing"),
-        pytest.param(
-            "RDMA", source(), target(**LACKS), ["source s", "rollout-0"], id="neither"
-        ),
+        pytest.param("RDMA", source(), target(**LACKS), ["source s", "rollout-0"], id="neither"),
         pytest.param("Auto", source(), target(**ONLY_RDMA), ["rollout-0 takes RDMA only"], id="TCP is not allowed"),
         pytest.param("TCP", source(**HAS), target(**ONLY_RDMA), ["transfer.protocol is TCP"], id="nor is RDMA"),
     ],

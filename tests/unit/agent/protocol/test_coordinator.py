@@ -6,7 +6,7 @@ import pytest
 
 from weightsync.announcement import SourceRank, TargetRank
 from weightsync.digests import BucketDigest
-from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target
+from weightsync.plan import Engine, Plan, Rdma, Route, Source, Strategy, Target, Transfer
 from weightsync.version import Version
 from weightsync.wire.v1 import (
     AgentStatus,
@@ -18,7 +18,9 @@ from weightsync.wire.v1 import (
     PublishRequest,
     Region,
     RouteEnd,
+    RouteTransport,
     ShardDigests,
+    Way,
     WriterId,
 )
 from weightsync_agent.protocol import events as e
@@ -32,6 +34,7 @@ from weightsync_agent.protocol.coordinator import (
     CoordinatorState,
 )
 from weightsync_agent.protocol.gather import Gathered
+from weightsync_agent.protocol.reporting import report_of
 from weightsync_agent.protocol.standing import Sealed, Standing
 
 T = TypeVar("T")
@@ -661,3 +664,31 @@ def test_an_engine_that_is_left_out_is_behind_once_others_have_the_version() -> 
     w.grant("a").shard().verify("a").decide().commit("a")
     assert w.outcomes() == {"a": "Current"}
     assert w.machine.engines["b/1"].standing is Standing.BEHIND
+
+
+def test_the_outcome_says_what_each_route_went_over() -> None:
+    """The transport that the source used, and the sums in the report; nothing of it is silent."""
+    w = World("a")
+    source = w.plan("a").sources[0].model_copy(update={"devices": ("rxe0",)})
+    transfer = Transfer(protocol="Auto", rdma=Rdma(gid_index=1))
+    w.feed(e.PlanChanged(w.plan("a").model_copy(update={"sources": (source,), "transfer": transfer})))
+    (ask,) = w.publish().of(e.AskGrant)
+    assert (ask.request.protocol, ask.request.devices) == ("Auto", {"src": ("rxe0",)})
+    assert ask.request.rdma.gid_index == 1
+    other = Region(session="over-rdma", address=2, nbytes=100)
+    way = Way(transport="rdma", region=other, why="")
+    given = Grant(
+        grant=grant_of("a"), region=Region(session="s", address=1, nbytes=100), theirs=HERE, ways={WRITER.key: way}
+    )
+    (sent,) = w.feed(e.GrantGiven(w.sync, "a/1", engine("a").targets[0], given)).of(e.SendOrder)
+    (route,) = sent.order.routes
+    assert (route.transport, route.region, sent.order.rdma.gid_index) == ("rdma", other, 1)
+    end = RouteEnd(
+        term=1, sync=w.sync, writer=WRITER, target="a", rank=0, grant=grant_of("a"), verified=True, transport="rdma"
+    )
+    w.shard().feed(e.RouteEnded(end)).decide().commit("a")
+    (found,) = w.outcome().engines
+    assert found.routes == (RouteTransport(rank=0, source=WRITER.key, transport="rdma"),)
+    last = report_of(w.machine).last_sync
+    assert last is not None
+    assert last.routes == {"rdma": 1}
