@@ -24,6 +24,7 @@ from weightsync_operator.planning.grouping import Grouping, group
 from weightsync_operator.planning.memo import Memo
 from weightsync_operator.planning.ownership import Claim, Owned, own
 from weightsync_operator.planning.selectors import describe
+from weightsync_operator.planning.series import Again, First, Told
 from weightsync_operator.planning.slicing import Slice
 from weightsync_operator.store import Store
 
@@ -52,6 +53,7 @@ class Reconciler:
         self._instance = instance
         self._published: dict[str, Published] = {}
         self._memos: dict[str, Memo] = {}
+        self._told: dict[str, Told] = {}
 
     async def run(self, uid: str) -> None:
         """One pass. Raises KubeError where the API refuses, InputError where the object cannot be read."""
@@ -81,6 +83,7 @@ class Reconciler:
     def forget(self, seen: Seen) -> None:
         """The WeightSync is gone."""
         self._memos.pop(seen.uid, None)
+        self._told.pop(seen.uid, None)
         if self._published.pop(seen.uid, None) is not None:
             self._metrics.forget(seen.namespace, seen.name)
 
@@ -167,13 +170,27 @@ class Reconciler:
         for notice in news:
             log.info(notice.note, weightsync=seen.key, reason=notice.reason, kind=notice.type)
             try:
-                await events.post(self._kube, seen, notice, rfc3339(self._clock(), micro=True), self._instance)
+                await self._event(seen, notice)
             except KubeError as error:
                 # The status says the same: an event is a convenience, and not worth another pass.
                 self._metrics.errors.labels(error.reason).inc()
                 log.warning("event not written", weightsync=seen.key, error=str(error))
+
+    async def _event(self, seen: Seen, notice: notices.Notice) -> None:
+        now = self._clock()
+        stamp, told = rfc3339(now, micro=True), self._told.setdefault(seen.uid, Told())
+        step = told.next(notice, now)
+        if isinstance(step, Again):
+            try:
+                await events.count(self._kube, seen, step, stamp)
+            except NotFound:
+                told.lost(notice)
+                step = First()
             else:
-                self._wrote("Event", "create")
+                self._wrote("Event", "patch")
+        if isinstance(step, First):
+            told.first(notice, await events.post(self._kube, seen, notice, stamp, self._instance), now)
+            self._wrote("Event", "create")
 
     def _wrote(self, kind: str, verb: str) -> None:
         self._metrics.writes.labels(kind, verb).inc()

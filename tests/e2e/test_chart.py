@@ -1,105 +1,52 @@
-"""A release's whole life on a real node: install, test, inject, lose the leader, upgrade, roll back, uninstall.
+"""A release's whole life on a real node: install, run the main job, lose the leader, upgrade, roll back, uninstall.
 
-One test, since each step stands on the one before. The demo runs the main job on an installed chart; here it is about
-what the chart makes, and that nothing of it is left.
+One test, since each step stands on the one before. The demo's job runs in pods that say by a label alone that they
+want an agent, and NetworkPolicies are enforced from before the first pod on. What becomes of a job whose engines come
+and go is the demo's own test.
 """
 
 import json
-import time
-import uuid
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.build import injected
+from tests.build.job import Job, Json
+from tests.build.reach import DATA_PORTS, Port, listening, reached
+from tests.build.release import CHART, OURS, RELEASE, SECONDS, WAIT, Release, eventually
 from tests.conftest import NodeCluster, unavailable
-from tools.demo.kubectl import Helm, Kubectl, run
+from tools.chaos.node.striking import container_status
+from tools.cluster import node, policies
+from tools.demo import readback
 from tools.demo.options import Options
-from tools.demo.site import Site, prepare
+from tools.demo.site import prepare
+from tools.demo.watching import Watching, now_ms
 from weightsync import names
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "charts" / "weightsync"
-RELEASE = "life"
-OPERATOR = f"{RELEASE}-weightsync-operator"
-OURS = f"app.kubernetes.io/instance={RELEASE}"
 CLUSTERS_OWN = (
     "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
     "mutatingadmissionpolicies,mutatingadmissionpolicybindings,priorityclasses"
 )
 NAMESPACES_OWN = "deployments,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,secrets,pods"
-SECONDS = 120.0
-
-
-class Life:
-    """One release in a namespace of its own."""
-
-    def __init__(self, site: Site) -> None:
-        self.namespace = f"life-{uuid.uuid4().hex[:8]}"
-        self.site = site
-        self.kubectl = Kubectl(site.kubectl, site.kubeconfig, self.namespace)
-        self._uninstall = Helm(site.helm, site.kubeconfig, self.namespace, RELEASE).uninstall
-        image, _, tag = site.image.rpartition(":")
-        self.values = [
-            f"image.repository={image}", f"image.tag={tag}", f"agent.namespaces={{{self.namespace}}}",
-            f"operator.watchNamespaces={{{self.namespace}}}", "operator.resources.requests.cpu=50m",
-            "agent.injection.trainerResources.requests.cpu=50m",
-            f"crds.install={str(not self.crds()).lower()}",
-        ]  # fmt: skip
-
-    def helm(self, *words: str | Path) -> str:
-        """Any call about the release."""
-        place: list[str | Path] = ["--kubeconfig", self.site.kubeconfig, "--namespace", self.namespace]
-        return run([self.site.helm, *words, *place], seconds=240)
-
-    def install(self) -> None:
-        """Two replicas, ready."""
-        settings = [word for value in self.values for word in ("--set", value)]
-        self.helm("install", RELEASE, CHART, "--create-namespace", "--wait", "--timeout", "180s", *settings)
-
-    def uninstall(self) -> None:
-        """As a user does it."""
-        self._uninstall()
-
-    def crds(self) -> list[str]:
-        """Our types that the cluster knows."""
-        found = self.kubectl("get", "crd", "-o", "name").split()
-        return [name for name in found if name.endswith(f".{names.GROUP}")]
-
-    def names(self, kinds: str, *words: str) -> list[str]:
-        """Objects of these kinds that are there."""
-        return self.kubectl("get", kinds, "-o", "name", "--ignore-not-found", *words).split()
-
-    def leader(self) -> str:
-        """The pod that holds the Lease; "" where nobody does."""
-        found = self.kubectl("get", "lease", OPERATOR, "--ignore-not-found", "-o", "json")
-        return str(json.loads(found)["spec"].get("holderIdentity", "")) if found.strip() else ""
-
-    def pods(self) -> dict[str, Any]:
-        """The operator's pods that are not going."""
-        items = self.kubectl.get("pods", "-l", "app.kubernetes.io/component=operator")["items"]
-        return {pod["metadata"]["name"]: pod for pod in items if "deletionTimestamp" not in pod["metadata"]}
-
-
-def eventually(what: str, holds: Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Fails with ``what`` at the deadline."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.3)
+API, ENGINES, OPERATORS = 8960, 30000, 8080
+MORE_STEPS_THAN_NEEDED = 2000
 
 
 @pytest.fixture(scope="module")
-def life(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+def life(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     """On this machine's node, with the image loaded; whatever a failing test leaves is removed."""
     if not node_cluster.local:
         unavailable("the image of this clone can be loaded into this machine's own node alone")
     report = tmp_path_factory.mktemp("life") / "report.json"
     site = prepare(Options(None, "", "dev", "unused", 8, keep=False, report=report), ROOT)
-    found = Life(site)
+    found = Release(site)
     had = found.crds()
     yield found
     found.uninstall()
@@ -108,63 +55,121 @@ def life(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) ->
         found.kubectl("delete", *found.crds())
 
 
-def weightsync(name: str) -> str:
-    """A resource that selects the trainer below."""
-    spec = {part: {"selector": {"matchLabels": {"app": part}}} for part in ("trainer", "rollout")}
-    return json.dumps({"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": name}, "spec": spec})
+def test_a_releases_life(life: Release, tmp_path: Path) -> None:
+    """The job's versions advance from the first to the last step of this, each whole, and nothing is left of it."""
+    with policies.enforced():
+        life.install()
+        life.kubectl("apply", "-k", injected.write(tmp_path, ROOT, life.site, life.namespace, MORE_STEPS_THAN_NEEDED))
+        life.kubectl("apply", "-f", "-", stdin=stranger(life.site.image))
+        assert "Phase:          Succeeded" in life.helm("test", RELEASE, "--timeout", "120s")
+        with Watching(life.site.kubeconfig, life.namespace) as watching:
+            job = Job(watching)
+            first = job.next("a version that both engines have", both_current, 2 * SECONDS)["step"]
+            agents_were_injected(life)
+            ports = ports_are_closed_to_a_stranger(life)
+            the_leader_is_killed_in_the_middle_of_a_sync(life, job)
+            upgraded_and_rolled_back(life, job)
+            assert all(both_current(step) for step in job.steps if step["step"] >= first), job.steps
+    ports |= operators(life)
+    assert reached(life.kubectl, "stranger", "main", ports) == ports  # it was the policies that closed them
+    uninstalled(life)
 
 
-def trainer(image: str) -> str:
-    """A pod that says by a label alone that it wants an agent."""
-    listing = "ls /dev/weightsync; ls /var/run/secrets/kubernetes.io/serviceaccount; exec sleep 600"
-    main = {"name": "main", "image": image, "imagePullPolicy": "Never", "command": ["sh", "-c", listing]}
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "trainer-0", "labels": {"app": "trainer", "weightsync.io/inject": "trainer"}},
-            "spec": {"dnsPolicy": "Default", "terminationGracePeriodSeconds": 0, "containers": [main]},
-        }
-    )
+def stranger(image: str) -> str:
+    """A pod of the same namespace that is no part of WeightSync."""
+    main = {"name": "main", "image": image, "imagePullPolicy": "Never", "command": ["sleep", "3600"]}
+    spec = {"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "containers": [main]}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"}, "spec": spec})
 
 
-def test_a_releases_life(life: Life) -> None:
-    """Installed, tested, injected into, led by another, upgraded, rolled back, uninstalled, and nothing left."""
-    life.install()
-    assert "Phase:          Succeeded" in life.helm("test", RELEASE, "--timeout", "120s")
+def both_current(said: Json) -> bool:
+    """Whether that is the end of a step whose version both engines got."""
+    return said["event"] == "step" and [engine["outcome"] for engine in said["engines"]] == ["Current", "Current"]
 
-    # An agent by a label: it is up before the pod's own container, speaks for its pod, and keeps its token to itself.
-    life.kubectl("apply", "-f", "-", stdin=trainer(life.site.image))
-    life.kubectl("wait", "pod/trainer-0", "--for=condition=Ready", f"--timeout={SECONDS:.0f}s", seconds=SECONDS + 10)
-    eventually("the announcement", lambda: names.ANNOUNCEMENT in _annotations(life))
-    seen = life.kubectl("logs", "trainer-0", "-c", "main")
-    assert "agent.sock" in seen
-    assert "token" not in seen
 
-    # The leader is killed: another leads, and says of a new WeightSync what it sees.
+def agents_were_injected(life: Release) -> None:
+    """Trainers and engines: the agent is up, speaks for its pod and keeps its token; the engine's gate is open."""
+    for app, pods in {app: life.pods(f"app={app}") for app in injected.ROLES}.items():
+        assert len(pods) == 2, pods.keys()
+        for name, pod in pods.items():
+            assert [one["name"] for one in pod["spec"]["initContainers"]] == ["weightsync-agent"]
+            assert container_status(pod, "weightsync-agent")["started"]
+            assert names.ANNOUNCEMENT in pod["metadata"]["annotations"]
+            gates = [one["conditionType"] for one in pod["spec"].get("readinessGates", [])]
+            assert gates == ([names.GATE] if app == "rollout" else [])
+            main = pod["spec"]["containers"][0]["name"]
+            listing = "ls /dev/weightsync; ls /var/run/secrets/kubernetes.io/serviceaccount 2>&1 || true"
+            seen = life.kubectl("exec", name, "-c", main, "--", "sh", "-c", listing)
+            assert ("agent.sock" in seen) == (app == "trainer")
+            assert "No such file" in seen
+    engines = sorted(life.pods("app=rollout"))
+    assert all(one.digest_ok for one in readback.read_all(life.kubectl, engines, None, SECONDS))
+
+
+def ports_are_closed_to_a_stranger(life: Release) -> set[Port]:
+    """The agents' API and Mooncake's ports are for trainers and not for it, the operator's for neither.
+
+    Returns the agents' and Mooncake's.
+    """
+    closed: set[Port] = set()
+    engines: set[Port] = set()
+    for app in injected.ROLES:
+        for name, pod in life.pods(f"app={app}").items():
+            host, heard = pod["status"]["podIP"], listening(life.kubectl, name)
+            data = [port for port in heard if port in DATA_PORTS]
+            assert data, f"{name} has no data port: {heard}"
+            closed |= {(host, port) for port in (API, *data)}
+            engines |= {(host, ENGINES)} if app == "rollout" else set()
+    all_of_them = closed | engines | operators(life)
+    assert reached(life.kubectl, "stranger", "main", all_of_them) == engines
+    assert reached(life.kubectl, "trainer-0", "weightsync-agent", all_of_them) == closed | engines
+    return closed
+
+
+def operators(life: Release) -> set[Port]:
+    """Where they serve health and metrics."""
+    return {(pod["status"]["podIP"], OPERATORS) for pod in life.pods().values()}
+
+
+def the_leader_is_killed_in_the_middle_of_a_sync(life: Release, job: Job) -> None:
+    """That sync ends, others follow while nobody leads, and the other replica takes the Lease."""
     first = life.leader()
-    assert first in life.pods()
-    life.kubectl("delete", "pod", first, "--grace-period=0", "--force")
+    pod = life.pods()[first]
+    process = container_status(pod, "operator")["containerID"].removeprefix("containerd://")
+    leader = os.pidfd_open(node.runtime_client().processes()[process])
+    said = job.publishing()
+    signal.pidfd_send_signal(leader, signal.SIGKILL)
+    killed = now_ms()
+    os.close(leader)
+    # With its pod: a container that is started anew would be the same holder.
+    life.kubectl("delete", "pod", first, "--grace-period=0", "--force", "--wait=false")
+    ended = job.step(said["step"])
+    assert said["unix_ms"] <= killed < ended["unix_ms"]
+    assert both_current(ended), ended
     eventually("another leader", lambda: life.leader() not in ("", first))
-    life.kubectl("apply", "-f", "-", stdin=weightsync("policy"))
-    eventually("a status", lambda: bool(life.kubectl.get("weightsync", "policy").get("status", {}).get("conditions")))
+    taken = int(datetime.fromisoformat(life.lease()["acquireTime"]).timestamp() * 1000)
+    job.step()
+    headless = [step for step in job.steps if killed < step["unix_ms"] < taken]
+    assert len(headless) > 1, "nothing was synced while nobody led"
+    assert life.leader() in life.pods()
 
-    # Upgrade and back.
-    change = ("--reuse-values", "--set", "operator.podLabels.step=two", "--wait", "--timeout", "180s")
-    life.helm("upgrade", RELEASE, CHART, *change)
+
+def upgraded_and_rolled_back(life: Release, job: Job) -> None:
+    """Versions advance meanwhile, and the resource stays as it is."""
+    before = life.kubectl.get("weightsync", "policy")["spec"]
+    life.helm("upgrade", RELEASE, CHART, "--reuse-values", "--set", "operator.podLabels.step=two", *WAIT)
     assert {pod["metadata"]["labels"].get("step") for pod in life.pods().values()} == {"two"}
-    life.helm("rollback", RELEASE, "1", "--wait", "--timeout", "180s")
+    job.step()
+    life.helm("rollback", RELEASE, "1", *WAIT)
     eventually("the pods of before", lambda: not any("step" in p["metadata"]["labels"] for p in life.pods().values()))
-    assert life.kubectl.get("weightsync", "policy")["spec"]["suspend"] is False
+    job.step()
+    assert life.kubectl.get("weightsync", "policy")["spec"] == before
 
-    # Uninstalled: resources of users stay, can be deleted with no operator there, and nothing else is left.
+
+def uninstalled(life: Release) -> None:
+    """Resources of users stay, can be deleted with no operator there, and nothing else is left."""
     life.uninstall()
     assert life.names("weightsync") == ["weightsync.weightsync.io/policy"]
     life.kubectl("delete", "weightsync", "policy", "--timeout=20s")
     assert life.names(CLUSTERS_OWN, "-l", OURS) == []
     eventually("all of it gone", lambda: life.names(NAMESPACES_OWN, "-l", OURS) == [])
-
-
-def _annotations(life: Life) -> dict[str, str]:
-    found: dict[str, str] = life.kubectl.get("pod", "trainer-0")["metadata"].get("annotations", {})
-    return found

@@ -6,7 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
-from tools.cluster import control_groups, former, host, processes, remains
+from tools.cluster import control_groups, former, host, policies, processes, remains
 from tools.cluster.errors import ClusterError
 from tools.cluster.layout import Layout
 
@@ -36,6 +36,7 @@ def clear(layout: Layout) -> remains.Remains:
     found = remains.find(layout)
     if not found:
         return found
+    policies.end(layout)
     keeper = processes.Keeper(layout.records)
     for name in STOP_ORDER:
         keeper.stop(name, GRACE_SECONDS)

@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from tools.cluster import control_groups, host, processes
+from tools.cluster import control_groups, host, policies, processes
 from tools.cluster import layout as places
 from tools.cluster.layout import Layout
 
@@ -45,6 +45,7 @@ class Remains:
     interfaces: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
     host_port_rules: list[str] = field(default_factory=list)
+    policy_rules: list[str] = field(default_factory=list)
     control_groups: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
@@ -58,16 +59,17 @@ class Remains:
 
 def find(layout: Layout) -> Remains:
     """Everything of the node of `layout` that is on this machine, running or not."""
-    records = processes.Keeper(layout.records).records().values()
+    records = processes.Keeper(layout.records).records()
     rules = host.tool(["iptables-save", "-t", "nat"], check=False) if shutil.which("iptables-save") else ""
     return Remains(
-        processes=[record.name for record in records if processes.is_alive(record)],
+        processes=[name for name, record in records.items() if processes.is_alive(record)],
         shims=shims(layout),
         pod_processes=control_groups.members(),
         mounts=mounts_below(layout.root, Path("/proc/self/mountinfo").read_text(encoding="utf-8")),
         interfaces=interfaces(),
         tables=[name for name in PROXY_TABLES if _has_table(name)],
         host_port_rules=[*host_port_rules(rules), *host.forwarding_rules()],
+        policy_rules=policies.rules() if policies.NAME in records else [],
         control_groups=[str(folder) for folder in control_groups.folders() if folder.exists()],
         files=[str(path) for path in _files(layout) if path.exists() or path.is_symlink()],
     )

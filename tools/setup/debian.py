@@ -25,6 +25,7 @@ NODE = (
     "runc",
     "util-linux",
 )
+POLICIES = ("ipset",)  # what enforces NetworkPolicies keeps the pods' addresses in sets
 IMAGES = ("buildah", "debootstrap", "gcc", "libc6-dev")
 # For tests over real verbs in emulated guests: not part of ALL, as only those need them.
 GUEST = (
@@ -39,7 +40,7 @@ GUEST = (
     "rdma-core",
     "util-linux",
 )
-ALL = (*TRANSFER, *PYTHON, *NODE, *IMAGES)
+ALL = (*TRANSFER, *PYTHON, *NODE, *POLICIES, *IMAGES)
 
 
 def missing(packages: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Programs of the local cluster, built from Go modules by name.
 
-Three modules, each with its committed go.mod and go.sum, because one would mix the gRPC and OpenTelemetry releases
-of etcd, containerd and Kubernetes. Every group below is a cache entry of its own: the integration tests need only
-`etcd` and `kube-apiserver`.
+Modules of their own, each with its committed go.mod and go.sum, because one would mix the gRPC and OpenTelemetry
+releases of etcd, containerd and Kubernetes. Every group below is a cache entry of its own: the integration tests need
+only `etcd` and `kube-apiserver`, and `kube-router` is for tests of NetworkPolicies alone.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ BUILD_ENV = {"CGO_ENABLED": "0", "GOFLAGS": "-trimpath -buildvcs=false -mod=read
 KUBERNETES = "k8s.io/kubernetes"
 CONTAINERD = "github.com/containerd/containerd/v2"
 ETCD = "go.etcd.io/etcd/server/v3"
+POLICIES = "kube-router"
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,11 @@ GROUPS = {
             "containerd",
             {name: f"{CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
         ),
+        Group(POLICIES, POLICIES, {POLICIES: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}),
     )
 }
 LIGHT = ("etcd", "kube-apiserver")
+NODE = (*LIGHT, "kube-node", "containerd")
 
 
 def light() -> dict[str, Path]:
@@ -77,7 +80,12 @@ def light() -> dict[str, Path]:
 
 def full() -> dict[str, Path]:
     """Programs of the whole cluster, built where they are not in the cache."""
-    return programs(tuple(GROUPS))
+    return programs(NODE)
+
+
+def policies() -> Path:
+    """The program that enforces NetworkPolicies, built where it is not in the cache."""
+    return programs((POLICIES,))[POLICIES]
 
 
 def programs(groups: tuple[str, ...]) -> dict[str, Path]:

@@ -29,6 +29,7 @@ def _light() -> None:
 
 def _binaries() -> None:
     go_binaries.full()
+    go_binaries.policies()
     helm.executable()
 
 

@@ -18,6 +18,7 @@ Json = dict[str, Any]
 REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 # ConfigException: the service account's token cannot be read again just now.
@@ -75,6 +76,10 @@ class Kube:
         """
         query = {"fieldManager": manager, "force": "true"}
         return await self._call("PATCH", path, query, body, {"Content-Type": APPLY})
+
+    async def merge(self, path: str, body: Json) -> Json:
+        """A merge patch: these fields, and no others; raises NotFound."""
+        return await self._call("PATCH", path, None, body, {"Content-Type": MERGE})
 
     async def delete(self, path: str) -> Json:
         """DELETE; raises NotFound."""

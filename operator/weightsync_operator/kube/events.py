@@ -5,6 +5,7 @@ from weightsync_operator.kube import paths
 from weightsync_operator.kube.client import Json, Kube
 from weightsync_operator.observe import Seen
 from weightsync_operator.planning.notices import Notice
+from weightsync_operator.planning.series import Again
 
 NOTE_LIMIT = 1024
 CONTROLLER = f"{names.GROUP}/operator"
@@ -33,6 +34,13 @@ def body(seen: Seen, notice: Notice, now: str, instance: str) -> Json:
     }
 
 
-async def post(kube: Kube, seen: Seen, notice: Notice, now: str, instance: str) -> None:
-    """Write one."""
-    await kube.create(paths.events(seen.namespace), body(seen, notice, now, instance))
+async def post(kube: Kube, seen: Seen, notice: Notice, now: str, instance: str) -> str:
+    """Write one. Returns its name."""
+    made = await kube.create(paths.events(seen.namespace), body(seen, notice, now, instance))
+    return str(made["metadata"]["name"])
+
+
+async def count(kube: Kube, seen: Seen, again: Again, now: str) -> None:
+    """Make a series of one that is there, or raise its count; raises NotFound where it was removed meanwhile."""
+    series = {"series": {"count": again.count, "lastObservedTime": now}}
+    await kube.merge(paths.event(seen.namespace, again.event), series)

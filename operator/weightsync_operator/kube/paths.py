@@ -43,6 +43,11 @@ def events(namespace: str) -> str:
     return f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
 
+def event(namespace: str, name: str) -> str:
+    """One event."""
+    return f"{events(namespace)}/{name}"
+
+
 def leases(namespace: str) -> str:
     """The Leases of a namespace."""
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

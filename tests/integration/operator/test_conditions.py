@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 
-from tests.build.api import eventually
+from tests.build.api import Json, eventually
 from tests.integration.operator.conftest import Operator, Place
 from weightsync.announcement import Announcement, SourceRank, TargetRank
-from weightsync.report import Report
+from weightsync.report import Offender, Report
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(300)]
 
@@ -148,3 +148,36 @@ def test_who_has_no_rdma_device(operator: Operator, place: Place) -> None:
     assert "are refused: rollout-a (it has mlx5_3" in place.condition("RDMAReady")["message"]
     place.api.merge(f"{place.syncs_path}/policy", {"spec": {"transfer": {"protocol": "TCP"}}})
     eventually("not wanted", lambda: place.reason("RDMAReady") == ("Unknown", "NotWanted"))
+
+
+def test_many_engines_behind_are_one_event_that_counts(operator: Operator, place: Place) -> None:
+    """Not one for each engine, and none for each time that the condition turns: the first one's count rises."""
+    place.weightsync()
+    trainer = place.trainer()
+    for number in range(4):
+        place.engine(f"rollout-{number}")
+    eventually("a plan", lambda: len(place.engines()) == 4)
+    late = tuple(Offender(engine=f"rollout-{number}", reason="Stalled", message="no bytes") for number in range(4))
+    for turn in range(3):
+        for behind, reason in ((4, "EnginesBehind"), (0, "AllServed")):
+            report = Report(
+                term=place.head()["term"], version=f"v{turn}", current=4 - behind, behind=behind, worst=late[:behind]
+            )
+            place.report("trainer-0", trainer, report)
+            eventually(reason, partial(turned, place, reason))
+    told = eventually("a count", lambda: [one for one in events(place, "EnginesBehind") if one.get("series")])
+    assert len(events(place, "EnginesBehind")) == 1
+    assert len(events(place, "AllServed")) == 1
+    assert told[0]["series"]["count"] >= 2
+    assert told[0]["note"].startswith("4 of 4 engines are behind: rollout-0 (Stalled: no bytes)")
+
+
+def turned(place: Place, reason: str) -> bool:
+    """Whether Degraded has that reason."""
+    return place.reason("Degraded")[1] == reason
+
+
+def events(place: Place, reason: str) -> list[Json]:
+    """Events of that reason in the namespace."""
+    found = place.api.get(f"/apis/events.k8s.io/v1/namespaces/{place.namespace}/events")["items"]
+    return [one for one in found if one["reason"] == reason]

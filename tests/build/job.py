@@ -1,0 +1,51 @@
+"""The demo's job, followed by what its trainer says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from queue import Empty
+from typing import Any
+
+from tools.demo.story import TrainerSaid
+from tools.demo.watching import Watching, now_ms
+
+Json = dict[str, Any]
+
+
+class Job:
+    """What rank 0 has said so far; a torn or a stale answer, or a trainer that fails, fails the test at once."""
+
+    def __init__(self, watching: Watching) -> None:
+        self._watching = watching
+        self.steps: list[Json] = []
+
+    def next(self, what: str, holds: Callable[[Json], bool], seconds: float) -> Json:
+        """The first of its lines from now on for which that holds; ``what`` is named where none comes."""
+        began, end = now_ms(), time.monotonic() + seconds
+        while time.monotonic() < end:
+            said = self._said()
+            if said is not None and said["unix_ms"] >= began and holds(said):
+                return said
+        raise AssertionError(f"not within {seconds:.0f} s: {what}; the last step: {self.steps[-1:]}")
+
+    def publishing(self, seconds: float = 60.0) -> Json:
+        """A publish that begins now."""
+        return self.next("a publish that begins", lambda said: said["event"] == "publishing", seconds)
+
+    def step(self, number: int = 0, seconds: float = 60.0) -> Json:
+        """A step that ends now: that one, or any."""
+        wanted = f"the end of step {number or 'any'}"
+        return self.next(wanted, lambda said: said["event"] == "step" and number in (0, said["step"]), seconds)
+
+    def _said(self) -> Json | None:
+        try:
+            event = self._watching.events.get(timeout=0.2)
+        except Empty:
+            return None
+        if not isinstance(event, TrainerSaid):
+            return None
+        assert event.document["event"] not in ("torn", "stale", "failed", "summary"), event.document
+        if event.document["event"] == "step":
+            self.steps.append(event.document)
+        return event.document
