@@ -4,10 +4,13 @@ Pods are created as trials: nothing runs, admission and validation are the API s
 """
 
 import copy
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.build.api import Answer, Api, eventually
 from tests.build.charts import Helm, Json, named
@@ -15,6 +18,7 @@ from tools.cluster.light import LightCluster
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(180)]
 
+ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "injection"
 ABLE = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
@@ -174,6 +178,14 @@ def test_what_the_user_wrote_stays(place: Place) -> None:
         {"name": "PYTHONPATH", "value": "/dev/weightsync/python:/x"},
     ]
     assert {"name": "WEIGHTSYNC_ENGINE_URL", "value": "http://127.0.0.1:8000"} in spec["initContainers"][0]["env"]
+
+
+def test_the_init_container_of_the_page_is_taken_after_the_agent(place: Place) -> None:
+    """docs/install.md: what writes copy programs names the volume that injection adds."""
+    (block,) = re.findall(r"^```yaml\n(initContainers:.*?)^```", (ROOT / "docs/install.md").read_text(), re.M | re.S)
+    spec = place.made(pod("engine", **yaml.safe_load(block)))["spec"]
+    assert [one["name"] for one in spec["initContainers"]] == ["weightsync-agent", "layouts"]
+    assert mounts(spec["initContainers"][1]) == {"/dev/weightsync": "weightsync"}
 
 
 def test_the_other_containers_keep_no_token_of_the_api_server(place: Place) -> None:

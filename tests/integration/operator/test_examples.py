@@ -68,3 +68,27 @@ def test_an_engines_programs_are_made_by_its_own_sglang_before_it_starts() -> No
     assert {f"--model-path={told['--model']}", f"--tp={told['--tp']}"} <= set(engine["args"])
     for container in (layouts, engine):
         assert {"name": "PYTHONPATH", "value": "/dev/weightsync/python"} in container["env"]
+
+
+# What admission puts into a pod, by the field of its spec; its containers keep all but their mounts.
+INJECTED = ("serviceAccountName", "automountServiceAccountToken", "readinessGates", "initContainers", "volumes")
+
+
+def test_where_agents_are_injected_a_label_is_all_that_is_written() -> None:
+    """The two examples run the same job: without what injection adds the one's pods are the other's."""
+    plain = {(each["kind"], each["metadata"]["name"]): each for each in built("base")}
+    for each in built("injected"):
+        wanted = plain.pop((each["kind"], each["metadata"]["name"]))
+        template = wanted["spec"].get("template")
+        if template is not None:
+            role = each["spec"]["template"]["metadata"]["labels"].pop("weightsync.io/inject")
+            assert role == {"trainer": "trainer", "rollout": "engine"}[each["metadata"]["name"]]
+            for field in INJECTED:
+                template["spec"].pop(field, None)
+            for container in template["spec"]["containers"]:
+                container.pop("volumeMounts")
+                for variable in container["env"]:
+                    if variable["name"] == "PYTHONPATH":
+                        variable["value"] = variable["value"].removeprefix("/dev/weightsync/python:")
+        assert each == wanted
+    assert not plain
