@@ -10,7 +10,7 @@ import structlog
 from weightsync.buckets import needed
 from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
-from weightsync.errors import InputError, Refused, TransferError, WeightSyncError
+from weightsync.errors import Refused, TransferError, WeightSyncError
 from weightsync.wire.v1 import (
     Capabilities,
     CommitRequest,
@@ -95,14 +95,8 @@ class DirectRank:
 
         Another session is another process, to whose memory nobody was let in.
         """
-        region = region_of(self.program.layout, seed)
-        peer = await probe(region.session, PROBE_SECONDS)
-        for run in region.runs:
-            if not peer.holds(run.address, run.nbytes):
-                raise InputError(
-                    f"rank {seed.rank}: the engine names {run.nbytes} bytes at {run.address:#x} as parameters, and "
-                    "has not registered them with Mooncake"
-                )
+        peer = await probe(seed.session, PROBE_SECONDS)
+        region = region_of(self.program.layout, seed, peer.regions)
         async with self._lock:
             if self._region is not None and self._region.session != region.session:
                 self._handle(d.NewLife())

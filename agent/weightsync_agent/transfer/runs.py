@@ -26,6 +26,26 @@ def joined(parts: Iterable[Placed]) -> list[Placed]:
     return runs
 
 
+def confined(runs: Iterable[Placed], regions: Iterable[tuple[int, int]]) -> tuple[list[Placed], list[Placed]]:
+    """The runs cut where one registered region (address, bytes) ends and the next begins; and what lies in none.
+
+    Regions do not overlap: Mooncake registers no byte twice. A write must lie within one of them, and an allocator
+    gives parameters that touch out of blocks that are registered one by one.
+    """
+    known, parts, missing = sorted(regions), list[Placed](), list[Placed]()
+    for run in runs:
+        at, stop = run.address, run.address + run.nbytes
+        while at < stop:
+            place = bisect_right(known, at, key=lambda region: region[0])
+            start, length = known[place - 1] if place else (0, 0)
+            held = start <= at < start + length
+            following = known[place][0] if place < len(known) else stop
+            end = min(stop, start + length if held else following)
+            (parts if held else missing).append(Placed(run.offset + at - run.address, end - at, at))
+            at = end
+    return parts, missing
+
+
 def within(runs: Sequence[Placed], offset: int, nbytes: int) -> list[Placed]:
     """What of the runs (by rising offset, apart) lies in [offset, offset + nbytes) of the payload."""
     stop, found = offset + nbytes, []

@@ -47,7 +47,7 @@ PLACES = {"a": (4096, 256), "b": (4352, 60), "c": (9000, 14), "buffer": (1, 5)}
 
 def test_a_layouts_bytes_lie_where_the_engine_says() -> None:
     """Neighbours in both are one run; what the layout does not name is nobody's."""
-    region = region_of(LAYOUT, Seed(rank=0, session="h:1", places=PLACES))
+    region = region_of(LAYOUT, Seed(rank=0, session="h:1", places=PLACES), [(0, 1 << 20)])
     assert [(run.offset, run.nbytes, run.address) for run in region.runs] == [(0, 316, 4096), (512, 14, 9000)]
     assert (region.session, region.nbytes) == ("h:1", LAYOUT.nbytes)
 
@@ -64,7 +64,21 @@ def test_what_does_not_fit_is_refused_by_name(change: dict[str, tuple[int, int] 
     """Before anything is written."""
     places = {name: place for name, place in (PLACES | change).items() if place is not None}
     with pytest.raises(InputError, match=words.replace("(", r"\(").replace(")", r"\)")):
-        region_of(LAYOUT, Seed(rank=0, session="h:1", places=places))
+        region_of(LAYOUT, Seed(rank=0, session="h:1", places=places), [(0, 1 << 20)])
+
+
+def test_parameters_that_touch_are_apart_where_they_are_registered_apart() -> None:
+    """As an engine's allocator gives them: Mooncake refuses a write that reaches from one region into another."""
+    region = region_of(LAYOUT, Seed(rank=0, session="h:1", places=PLACES), [(4352, 64), (8192, 4096), (4096, 256)])
+    assert [(run.offset, run.nbytes, run.address) for run in region.runs] == [
+        (0, 256, 4096), (256, 60, 4352), (512, 14, 9000)
+    ]  # fmt: skip
+
+
+def test_parameters_that_are_not_registered_are_refused() -> None:
+    """By their place, and how many more."""
+    with pytest.raises(InputError, match=r"names 56 bytes at 0x1104 .* so 1 more parts"):
+        region_of(LAYOUT, Seed(rank=0, session="h:1", places=PLACES), [(4096, 260)])
 
 
 def test_the_engines_table_is_read() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weightsync_agent.transfer.runs import Placed, joined, within
+from weightsync_agent.transfer.runs import Placed, confined, joined, within
 from weightsync_agent.transfer.window import cut
 
 RUNS = [Placed(0, 10, 1000), Placed(16, 4, 5000), Placed(20, 8, 70)]
@@ -55,3 +55,27 @@ def test_every_byte_is_submitted_once_to_where_it_lies(shapes: list[tuple[int, i
     assert seen == where
     assert sum(p.nbytes for p in pieces) == len(where)
     assert all(p.nbytes <= size for p in pieces)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), max_size=8),
+)
+def test_runs_cut_at_regions_keep_every_byte(runs: list[tuple[int, int]], gaps: list[tuple[int, int]]) -> None:
+    """Each byte is once in a part or in what is missing, where it was; a part lies within one region."""
+    regions, end = [], 0
+    for gap, length in gaps:
+        regions.append((end + gap, length))
+        end += gap + length
+    placed, offset = [], 0
+    for address, nbytes in runs:
+        placed.append(Placed(offset, nbytes, address))
+        offset += nbytes + 1
+    parts, missing = confined(placed, reversed(regions))
+    owner = {at: number for number, (start, length) in enumerate(regions) for at in range(start, start + length)}
+    bytes_of = {run.offset + at: run.address + at for run in placed for at in range(run.nbytes)}
+    found = [(part.offset + at, part.address + at) for part in (*parts, *missing) for at in range(part.nbytes)]
+    assert sorted(found) == sorted(bytes_of.items())
+    for part in parts:
+        assert len({owner[part.address + at] for at in range(part.nbytes)}) == 1
+    assert not any(part.address + at in owner for part in missing for at in range(part.nbytes))
