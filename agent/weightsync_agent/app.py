@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,18 +11,23 @@ import structlog
 from weightsync.errors import InputError, WeightSyncError
 from weightsync.names import VERSION
 from weightsync_agent.base import Common
+from weightsync_agent.drivers.crew import CrewCalls, CrewPost
 from weightsync_agent.drivers.kept_term import OwnTerms
 from weightsync_agent.drivers.landing import Wish
 from weightsync_agent.engine_agent import EngineAgent
+from weightsync_agent.engines.hook_files import HookFiles
+from weightsync_agent.engines.hook_post import LocalPost
 from weightsync_agent.engines.keys import Keys
 from weightsync_agent.engines.sglang import SGLangEngine
 from weightsync_agent.journal.file import DecisionFile, JournalFile
+from weightsync_agent.member_agent import MemberAgent
 from weightsync_agent.observability import feeds, metrics
 from weightsync_agent.own_pod.api import Api
 from weightsync_agent.own_pod.base import Identity, OwnPod
 from weightsync_agent.own_pod.cluster import KubernetesOwnPod
 from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.peers import auth
+from weightsync_agent.peers.heads import Head
 from weightsync_agent.peers.keys import KeyCache, KeyDocument
 from weightsync_agent.peers.server import HttpServer
 from weightsync_agent.plan_feed.base import PlanFeed
@@ -41,8 +47,10 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
             stack.push_async_callback(api.close)
         proof = _auth(settings, api)
         common = Common(settings, _own_pod(settings, api), proof.credentials, proof.verifier)
-        agent: EngineAgent | TrainerAgent
-        if settings.role == "engine":
+        agent: EngineAgent | MemberAgent | TrainerAgent
+        if settings.role == "engine" and settings.leader_address:
+            agent = MemberAgent(common, _head(settings, common, api))
+        elif settings.role == "engine":
             agent = await _engine(settings, common, api, stack)
         else:
             agent = await _trainer(settings, common, api, stack)
@@ -86,7 +94,9 @@ async def _engine(
     settings: Settings, common: Common, api: Api | None, stack: contextlib.AsyncExitStack
 ) -> EngineAgent:
     keys = Keys.read(settings.engine_admin_key_file, settings.engine_api_key_file)
-    adapter = await stack.enter_async_context(SGLangEngine(settings.engine_url, settings.directory, keys))
+    crew = CrewCalls(settings.uid, common.client, settings.stall_seconds)
+    post = CrewPost(LocalPost(HookFiles(settings.directory)), crew)
+    adapter = await stack.enter_async_context(SGLangEngine(settings.engine_url, settings.directory, keys, post=post))
 
     async def allowed(api: Api) -> bool:
         return await initial_gate_allows(api, settings.pod_namespace, await common.own_pod.labels())
@@ -104,9 +114,16 @@ async def _engine(
 
     journal = JournalFile.within(settings.directory)
     if api is None:
-        return EngineAgent(common, adapter, journal, None, wish=wish)
-    head = SlicesFeed(api, settings.pod_namespace, settings.uid, common.own_pod.labels).head
-    return EngineAgent(common, adapter, journal, partial(allowed, api), head, wish=wish)
+        return EngineAgent(common, adapter, journal, None, crew=crew, wish=wish)
+    head = _head(settings, common, api)
+    return EngineAgent(common, adapter, journal, partial(allowed, api), head, crew=crew, wish=wish)
+
+
+def _head(settings: Settings, common: Common, api: Api | None) -> Callable[[], Awaitable[Head]] | None:
+    """Whom the operator made coordinator; None where a plan file says it."""
+    if api is None:
+        return None
+    return SlicesFeed(api, settings.pod_namespace, settings.uid, common.own_pod.labels).head
 
 
 async def _trainer(
@@ -126,7 +143,7 @@ async def _trainer(
     return TrainerAgent(common, feed, DecisionFile.within(settings.directory), terms)
 
 
-async def serve(common: Common, agent: EngineAgent | TrainerAgent, stop: asyncio.Event) -> None:
+async def serve(common: Common, agent: EngineAgent | MemberAgent | TrainerAgent, stop: asyncio.Event) -> None:
     """Run one agent until ``stop`` is set; a task of it that fails ends the agent with that error."""
     common.volume.prepare()
     metrics.ARENA_BYTES.set_function(partial(feeds.arena_bytes, common.volume.arenas))

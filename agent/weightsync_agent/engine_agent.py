@@ -5,6 +5,7 @@ from functools import partial
 
 from aiohttp import web
 
+from weightsync.wire.members import EngineOf, MemberHere
 from weightsync.wire.v1 import (
     Accepted,
     AgentStatus,
@@ -19,6 +20,7 @@ from weightsync.wire.v1 import (
     Welcome,
 )
 from weightsync_agent.base import Common
+from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.drivers.engine import EngineDriver
 from weightsync_agent.drivers.landing import Wish, staged
 from weightsync_agent.drivers.programs import Programs
@@ -47,6 +49,7 @@ class EngineAgent:
         initial_gate: Callable[[], Awaitable[bool]] | None,
         head: Callable[[], Awaitable[Head]] | None = None,
         *,
+        crew: CrewCalls | None = None,
         wish: Callable[[], Awaitable[Wish]] = staged,
     ) -> None:
         self._common = common
@@ -67,6 +70,7 @@ class EngineAgent:
             arenas=common.settings.target_arenas,
             initial_gate=initial_gate,
             side=common.side,
+            crew=crew,
         )
         self._show()
         self._heads = Heads(head, lambda: (self.driver.fence.term, self.driver.fence.coordinator))
@@ -122,6 +126,10 @@ class EngineAgent:
             version, equal = await driver.readback()
             return ReadBackAnswer(version=version, digest_ok=equal)
 
+        async def member(caller: Caller, body: MemberHere) -> EngineOf:
+            own(caller, body.uid)
+            return driver.member(body)
+
         async def program(request: web.Request) -> web.Response:
             await verifier.verify(request.headers)
             text = self._programs.text(request.match_info["digest"])
@@ -134,6 +142,7 @@ class EngineAgent:
             web.post("/v1/void", accepts(VoidRequest, verifier, void)),
             web.post("/v1/receipts", accepts(Receipts, verifier, receipts)),
             web.post("/v1/readback", accepts(ReadBackRequest, verifier, readback)),
+            web.post("/v1/members", accepts(MemberHere, verifier, member)),
             web.get("/v1/status", answers(verifier, status)),
             web.get("/v1/programs/{digest:[0-9a-f]{32}}", program),
         ]

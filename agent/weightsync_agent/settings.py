@@ -66,6 +66,10 @@ class Settings(BaseSettings):
     )
     engine_admin_key_file: Path | None = None
     engine_api_key_file: Path | None = None
+    # Of an engine of several pods: the pod of its node 0, as host or host:port of the agent there, and which node
+    # this pod is (SGLang's --node-rank). Node 0 leads, whatever the first says.
+    leader: Annotated[str, Field(pattern=r"^[^/\s]*$", description="<host> or <host>:<port>")] = ""
+    node_rank: Annotated[int, Field(ge=0, lt=65536)] = 0
     probe_seconds: Seconds = 1.0  # between two looks at the engine's incarnation
     programs: Path | None = None  # the folder of its ranks' copy programs; unset: layouts in the volume
 
@@ -149,6 +153,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{PREFIX}UID is not set: with a plan file each agent needs the uid that the plan gives it"
             )
+        if self.node_rank and not self.leader:
+            raise ValueError(
+                f"{PREFIX}NODE_RANK is {self.node_rank} and {PREFIX}LEADER is not set: name the pod of the engine's "
+                "node 0 there"
+            )
         if self.auth_mode == "token" and not self.in_cluster:
             raise ValueError(
                 f"{PREFIX}AUTH=token needs the cluster's keys, but the plan comes from a file: use secret or none"
@@ -176,6 +185,14 @@ class Settings(BaseSettings):
     def uid(self) -> str:
         """Who this agent is in plans: the pod's uid, or the one given in its place."""
         return self.pod_uid if self.in_cluster else self.own_uid or self.pod_uid
+
+    @property
+    def leader_address(self) -> str:
+        """host:port of the agent that leads this pod's engine; "" where it is this one."""
+        if not self.leader or not self.node_rank:
+            return ""
+        bare = self.leader.rpartition("]")[2] if self.leader.startswith("[") else self.leader
+        return self.leader if ":" in bare else f"{self.leader}:{self.port}"
 
     @property
     def name(self) -> str:

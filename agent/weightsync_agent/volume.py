@@ -93,9 +93,9 @@ class Volume:
                 path.unlink()
 
     async def wait_for_programs(
-        self, ranks: int, tell: Callable[[str], None] | None = None, poll_seconds: float = POLL_SECONDS
+        self, ranks: range, tell: Callable[[str], None] | None = None, poll_seconds: float = POLL_SECONDS
     ) -> tuple[CopyProgram, ...]:
-        """The copy programs of ranks 0 to ``ranks`` - 1, by rank, once all are there.
+        """The copy programs of these ranks, by rank, once all are there.
 
         Waits without a deadline (an engine may load for many minutes): cancel it to give up. tell: called with a
         sentence about what is missing, where some is after a while. Raises InputError that names the file where one
@@ -105,7 +105,7 @@ class Volume:
         seen: dict[int, Rest] = {}
         looks = 0
         while True:
-            for rank in range(ranks):
+            for rank in ranks:
                 if rank in found:
                     continue
                 path = self.rank_program(rank)
@@ -119,11 +119,11 @@ class Volume:
                     if seen.get(rank) == rest:
                         raise
                     seen[rank] = rest  # perhaps half-written: broken only if it looks the same next time
-            if len(found) == ranks:
-                return tuple(found[rank] for rank in range(ranks))
+            if len(found) == len(ranks):
+                return tuple(found[rank] for rank in ranks)
             looks += 1
             if looks == PATIENCE and tell is not None:
-                tell(self._missing([rank for rank in range(ranks) if rank not in found], ranks))
+                tell(self._missing([rank for rank in ranks if rank not in found], len(ranks)))
             await asyncio.sleep(poll_seconds)
 
     def _missing(self, missing: list[int], ranks: int) -> str:

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from aiohttp import web
@@ -15,9 +15,10 @@ from aiohttp import web
 from reference.behaviour import BEHAVIOURS
 from reference.checkpoint import read_checkpoint
 from reference.config import EMBED, ModelConfig
-from reference.engine_model import build_engine_model
+from reference.engine_model import EngineModel, build_engine_model
 from reference.front import Front, Status
 from reference.model_thread import ModelThread
+from reference.nodes import Peers, follow, leave, share
 from reference.programs import build_programs, write_programs
 from reference.routes import Routes, say
 from reference.scheduler import Scheduler
@@ -36,16 +37,27 @@ def die(error: BaseException) -> None:
     os._exit(1)
 
 
-def build(settings: Settings) -> Front:
-    """Read the checkpoint, write the ranks' programs, make the model. Raises InputError."""
+def read_model(settings: Settings) -> EngineModel:
+    """Read the checkpoint, write this node's ranks' programs, make the model. Raises InputError."""
     config, state = read_checkpoint(settings.model_path)
     dtype = str(state[EMBED].dtype).removeprefix("torch.")
     if settings.volume is not None:
-        for path in write_programs(settings.volume, build_programs(config, settings.tp_size, checkpoint_dtype=dtype)):
+        programs = build_programs(config, settings.tp_size, checkpoint_dtype=dtype)
+        own = share(settings.tp_size, settings.nodes, settings.node_rank)
+        for path in write_programs(settings.volume, [programs[rank] for rank in own]):
             say("program_written", path=str(path))
+    return build_engine_model(config, state)
+
+
+def build(settings: Settings) -> Front:
+    """The server of node 0, once the others are there. Raises InputError."""
     behaviour = BEHAVIOURS[settings.act_as]
-    model = build_engine_model(config, state)
-    shards = Shards(model, settings.tp_size)
+    model = read_model(settings)
+    peers = None
+    if settings.nodes > 1:
+        peers = Peers.gather(settings.meeting, settings.nodes, settings.tp_size)
+        peers.watch(leave)
+    shards = Shards(model, settings.tp_size, peers)
     scheduler = Scheduler(
         model,
         settings.weight_version,
@@ -62,6 +74,17 @@ def build(settings: Settings) -> Front:
     return front
 
 
+def be_member(settings: Settings) -> NoReturn:
+    """A node but the first: no server, its ranks' parameters, and whatever loader node 0 runs in them."""
+    shards = Shards(read_model(settings), settings.tp_size)
+    own = share(settings.tp_size, settings.nodes, settings.node_rank)
+    say("node", rank=settings.node_rank, ranks=list(own), pid=os.getpid())
+    try:
+        follow(settings.meeting, settings.node_rank, {rank: shards.ranks[rank] for rank in own}, shards.run)
+    except OSError:
+        leave()
+
+
 def server_info(settings: Settings, config: ModelConfig) -> dict[str, Any]:
     """What /server_info tells of the start: with the keys, as SGLang does."""
     return {
@@ -73,7 +96,7 @@ def server_info(settings: Settings, config: ModelConfig) -> dict[str, Any]:
         "pp_size": 1,
         "ep_size": 1,
         "dp_size": 1,
-        "nnodes": 1,
+        "nnodes": settings.nodes,
         "node_rank": 0,
         "dtype": "float32",
         "device": "cpu",
@@ -120,6 +143,8 @@ def main(arguments: list[str] | None = None) -> int:
     settings = parse(sys.argv[1:] if arguments is None else arguments)
     torch.set_num_threads(1)
     try:
+        if settings.node_rank:
+            be_member(settings)
         front = build(settings)
     except InputError as error:
         sys.stderr.write(f"cannot start: {error}\n")

@@ -14,7 +14,7 @@ from weightsync import names
 @dataclass(frozen=True)
 class Settings:
     """volume: the pod's shared volume, None where there is none; loaders: names allowed as load format; seed: the
-    parameters are registered with Mooncake."""
+    parameters are registered with Mooncake; meeting: host:port where the processes of several nodes meet."""
 
     model_path: Path
     host: str
@@ -31,6 +31,9 @@ class Settings:
     volume: Path | None
     tp_size: int
     seed: bool
+    nodes: int = 1
+    node_rank: int = 0
+    meeting: str = ""
 
 
 def parse(arguments: Sequence[str]) -> Settings:
@@ -51,8 +54,11 @@ def parse(arguments: Sequence[str]) -> Settings:
         default=1,
         choices=range(1, 9),
         metavar="N",
-        help="ranks, 1 to 8: all in this process, each with its parameters",
+        help="ranks, 1 to 8, each with its parameters: all in this process, or shared out evenly over the nodes",
     )
+    add("--nnodes", type=int, default=1, help="processes of this engine, each in a pod of its own")
+    add("--node-rank", type=int, default=0, help="which of them this is; the server is node 0's")
+    add("--dist-init-addr", default="", metavar="HOST:PORT", help="where node 0 listens for the others")
     add("--custom-weight-loader", nargs="*", default=[], help="module.function names allowed as load format")
     add("--api-key")
     add("--admin-api-key")
@@ -69,6 +75,10 @@ def parse(arguments: Sequence[str]) -> Settings:
     )
     add("--no-volume", action="store_true", help="write no copy program: this engine takes no part in syncs")
     flags = parser.parse_args(arguments)
+    if flags.nnodes > 1 and (flags.tp_size % flags.nnodes or not flags.dist_init_addr or flags.seed):
+        parser.error("--nnodes needs --dist-init-addr and a --tp-size that it divides, and has no transfer engine")
+    if not 0 <= flags.node_rank < flags.nnodes:
+        parser.error(f"--node-rank {flags.node_rank} is none of {flags.nnodes}")
     generation = os.environ.get("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "true").lower()
     return Settings(
         model_path=flags.model_path,
@@ -86,6 +96,9 @@ def parse(arguments: Sequence[str]) -> Settings:
         seed=flags.seed,
         volume=None if flags.no_volume else _volume(os.environ.get(names.DIRECTORY_ENV)),
         tp_size=flags.tp_size,
+        nodes=flags.nnodes,
+        node_rank=flags.node_rank,
+        meeting=flags.dist_init_addr,
     )
 
 

@@ -1,11 +1,12 @@
-"""The parameters of several tensor-parallel ranks, in one process, beside the whole model that computes.
+"""The parameters of several tensor-parallel ranks, beside the whole model that computes.
 
-Copy programs fill the ranks' parameters, and loaders run once in each rank. Generation is that of the whole model,
-put together from the ranks after every load: an engine of any parallelism gives the very same tokens. Real engines
-have a process for each rank, and compute in parts.
+All are in one process, or some in those of other nodes (nodes.py), of which mirrors stand here. Copy programs fill
+the ranks' parameters, and loaders run once in each rank. Generation is that of the whole model, put together from the
+ranks after every load: an engine of any parallelism gives the very same tokens. Real engines have a process for each
+rank, and compute in parts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,16 +16,22 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from reference.config import checkpoint_shapes
 from reference.engine_model import EngineModel, fused_home
+from reference.nodes import Peers, loader_of, parameters_of
+from reference.payload import decode_named_tensors
 from reference.programs import build_layout, rank_slice
 
 Loader = Callable[[nn.Module, list[tuple[str, Any]]], None]
 
 
 class Shards:
-    """See the module. With one rank its parameters are the model's own. Raises InputError: it cannot be cut so."""
+    """See the module. With one rank its parameters are the model's own. Raises InputError: it cannot be cut so.
 
-    def __init__(self, model: EngineModel, tp: int = 1) -> None:
+    peers: the processes of other nodes.
+    """
+
+    def __init__(self, model: EngineModel, tp: int = 1, peers: Peers | None = None) -> None:
         self._model = model
+        self._peers = peers
         self.ranks: tuple[nn.Module, ...] = (model,)
         self._pairs: list[tuple[Tensor, Tensor]] = []  # a part of the whole model, and where a rank has it
         if tp > 1:
@@ -44,20 +51,36 @@ class Shards:
                 own[parameter].data[first : first + box[0][1] - box[0][0]],
             )
 
-    def load(self, loader: Loader, given: Sequence[list[tuple[str, Any]]]) -> None:
-        """Run the loader in every rank with what it is given, as a real engine's processes would."""
+    def load(self, name: str, payloads: Sequence[str]) -> None:
+        """Run the loader of that name in every rank with what it is given, as a real engine's processes would."""
+        loader, given = loader_of(name), [decode_named_tensors(payload) for payload in payloads]
         if len(self.ranks) == 1:
             loader(self._model, given[0])
             return
-        for rank, module in enumerate(self.ranks):
-            with _as_rank(rank, len(self.ranks)):
-                loader(module, given[rank])
+        there = self._peers.ranks if self._peers is not None else frozenset()
+        if self._peers is not None:
+            self._peers.load(name, payloads)
+        for rank in range(len(self.ranks)):
+            if rank not in there:
+                self.run(rank, loader, given[rank])
+        if self._peers is not None:
+            self._peers.take(self._mirrors(there))
         self._join()
+
+    def run(self, rank: int, loader: Loader, given: list[tuple[str, Any]]) -> None:
+        """A loader in one rank of this process."""
+        with _as_rank(rank, len(self.ranks)):
+            loader(self.ranks[rank], given)
+
+    def _mirrors(self, ranks: Collection[int]) -> dict[int, list[Tensor]]:
+        return {rank: parameters_of(self.ranks[rank]) for rank in ranks}
 
     def split(self) -> None:
         """The model was changed: so are the ranks."""
         for whole, own in self._pairs:
             own.copy_(whole)
+        if self._peers is not None:
+            self._peers.put(self._mirrors(self._peers.ranks))
 
     def _join(self) -> None:
         for whole, own in self._pairs:

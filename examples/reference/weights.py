@@ -1,7 +1,6 @@
 """Changing and checking the weights of the running model. All of it runs on the model's thread."""
 
 import hashlib
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from reference.behaviour import Behaviour
 from reference.checkpoint import read_checkpoint
 from reference.payload import decode_named_tensors
 from reference.scheduler import Scheduler
-from reference.shards import Loader, Shards
+from reference.shards import Shards
 from weightsync.errors import InputError
 
 NOT_FLUSHED = (
@@ -56,17 +55,13 @@ class WeightUpdater:
             raise Refused(
                 f"serialized_named_tensors has {len(payloads)} entries, one for each of {ranks} ranks is due"
             )
-        given = [decode_named_tensors(payload) for payload in payloads[:ranks]]
+        for payload in payloads[:ranks]:
+            decode_named_tensors(payload)
         if load_format is not None:
-            self._shards.load(self._loader(load_format), given)
+            if load_format not in self._loaders:
+                raise NotImplementedError(f"Unknown load_format={load_format}")
+            self._shards.load(load_format, payloads[:ranks])
         self._after(flush, version)
-
-    def _loader(self, name: str) -> Loader:
-        if name not in self._loaders:
-            raise NotImplementedError(f"Unknown load_format={name}")
-        module, _, function = name.rpartition(".")
-        loader: Loader = getattr(importlib.import_module(module), function)
-        return loader
 
     def from_disk(self, directory: str, flush: bool, version: str | None) -> None:
         """Load a whole checkpoint. Nothing is changed where it cannot be read or has another shape."""

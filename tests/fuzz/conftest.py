@@ -17,6 +17,14 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The agent beside a pod of an engine that another leads."""
+    one = Running(tmp_path_factory.mktemp("member"), "member")
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The agent beside a trainer, which coordinates."""
     patch = pytest.MonkeyPatch()

@@ -20,8 +20,10 @@ from weightsync.plan import Engine as PlannedEngine
 from weightsync.plan import Plan, Route, Source, Strategy, Target
 from weightsync.wire.v1 import Problem, Region
 from weightsync_agent.base import Common
+from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.engine_agent import EngineAgent
 from weightsync_agent.journal.file import DecisionFile, JournalFile
+from weightsync_agent.member_agent import MemberAgent
 from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.peers import auth
 from weightsync_agent.peers.heads import Head
@@ -121,8 +123,9 @@ class Running:
         secret = folder / "secret"
         secret.touch(mode=0o600)
         secret.write_text(SECRET)
+        led = {"leader": "127.0.0.1:1", "node_rank": 1} if role == "member" else {}
         self.settings = Settings.from_environment(
-            role=role, plan="file:/none", own_uid="t0", directory=folder / "volume", secret_file=secret,
+            **led, role="trainer" if role == "trainer" else "engine", plan="file:/none", own_uid="t0", directory=folder / "volume", secret_file=secret,
             port=self.port, bind="127.0.0.1", advertise="127.0.0.1", stall_seconds=0.05, memory_limit=2**30,
         )  # fmt: skip
         self.kept: http.client.HTTPConnection | None = None
@@ -149,7 +152,10 @@ class Running:
         common.start_worker = start_worker  # type: ignore[method-assign]
         common.volume.prepare()
         await common.client.start()
-        self.agent = await (self._engine(common) if role == "engine" else self._trainer(common))
+        if role == "member":
+            self.agent = MemberAgent(common, self._head)
+        else:
+            self.agent = await (self._engine(common) if role == "engine" else self._trainer(common))
         self.server = HttpServer([*common.routes(), *self.agent.routes()])
         await self.server.listen("127.0.0.1", self.port)
         self._task: asyncio.Task[None] | None = None
@@ -162,7 +168,8 @@ class Running:
     async def _engine(self, common: Common) -> EngineAgent:
         common.volume.rank_program(0).write_text(PROGRAM.model_dump_json())
         adapter: Any = Engine(1)
-        agent = EngineAgent(common, adapter, JournalFile.within(self.settings.directory), None, self._head)
+        crew = CrewCalls(self.settings.uid, common.client, self.settings.stall_seconds)
+        agent = EngineAgent(common, adapter, JournalFile.within(self.settings.directory), None, self._head, crew=crew)
         await agent.driver._look_once()
         async with asyncio.timeout(HANG):
             while agent.driver.machine.state is not LeaderState.FRESH:  # noqa: ASYNC110 - the driver tells nobody

@@ -44,6 +44,22 @@ ENGINE_BODIES: dict[str, Json] = {
     },
     "/v1/welcome": {"term": 1, "coordinator": "t0", "initialGate": "Open"},
     "/v1/readback": {},
+    "/v1/members": {
+        "uid": "t0", "life": NONCE, "address": "127.0.0.1:1", "node": 1,
+        "ranks": [{"rank": 1, "layout": PROGRAM.layout.digest, "program": PROGRAM.digest, "arenas": ["a"]}],
+    },
+}  # fmt: skip
+CALL: Json = {"leader": "t0", "target": "t0", "life": NONCE}
+SEALED: Json = {"rank": 0, "program": PROGRAM.digest, "arena": "a", "buckets": BUCKETS}
+MEMBER_BODIES: dict[str, Json] = {
+    "/v1/member/arenas": CALL,
+    "/v1/member/recoveries": CALL | {"version": VERSION, "ranks": [SEALED]},
+    "/v1/member/certificates": CALL | {"step": "Lend", "grants": {"0": GRANT}},
+    "/v1/member/holds": CALL | {"version": VERSION, "grants": {"0": GRANT}},
+    "/v1/member/releases": CALL,
+    "/v1/member/asks": CALL | {"op": "apply", "ranks": [{"rank": 0, "arena": "a", "grant": GRANT}]},
+    "/v1/member/results": CALL | {"ids": {"0": NONCE}},
+    "/v1/member/withdrawals": CALL | {"ids": {"0": NONCE}},
 }  # fmt: skip
 TRAINER_BODIES: dict[str, Json] = {
     "/v1/publishes": {
@@ -89,6 +105,15 @@ def test_a_trainers_agent_refuses_or_does_what_it_is_asked(trainer: Running, pat
     """Each route, with bodies from nearly right to no document at all."""
     sent(trainer, path, data.draw(bodies(TRAINER_BODIES[path])))
     trainer.alive()
+
+
+@pytest.mark.parametrize("path", MEMBER_BODIES)
+@examples(15)
+@given(data=st.data())
+def test_a_members_agent_refuses_or_does_what_it_is_asked(member: Running, path: str, data: st.DataObject) -> None:
+    """Each route of a pod that another leads, with bodies from nearly right to no document at all."""
+    sent(member, path, data.draw(bodies(MEMBER_BODIES[path])))
+    member.alive()
 
 
 BEYOND = [

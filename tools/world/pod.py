@@ -26,6 +26,7 @@ class Pod:
     uid: str = ""
     host: str = HOST
     prefix: tuple[str, ...] = ()
+    group: str = ""  # of an engine of several pods: the leader's name
 
     @property
     def address(self) -> str:

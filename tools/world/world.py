@@ -100,6 +100,23 @@ class World:
         self._start_engine(pod, model, flags)
         return pod
 
+    def engine_of_pods(self, name: str, model: Path, nodes: int, *flags: str) -> list[Pod]:
+        """One engine of ``nodes`` pods, the leader's first: their processes meet before the first answers."""
+        meeting = free_port()
+        return [self.node_of(name, model, node, nodes, meeting, *flags) for node in range(nodes)]
+
+    def node_of(self, name: str, model: Path, node: int, nodes: int, meeting: int, *flags: str, uid: str = "") -> Pod:
+        """One pod of an engine of several. meeting: the port of node 0 where its processes meet."""
+        own, leader = name if node == 0 else f"{name}-{node}", self.pods.get(name)
+        environment = {"WEIGHTSYNC_NODE_RANK": str(node)}
+        if leader is not None:
+            environment["WEIGHTSYNC_LEADER"] = leader.address
+        pod = self._add(own, "engine", environment, engine_port=free_port(), uid=uid, group=name)
+        host = leader.host if leader is not None else pod.host
+        place = ("--nnodes", str(nodes), "--node-rank", str(node), "--dist-init-addr", f"{host}:{meeting}")
+        self._start_engine(pod, model, (*place, *flags))
+        return pod
+
     def _start_engine(self, pod: Pod, model: Path, flags: Sequence[str]) -> None:
         # As in a pod: the agent has prepared the volume before the engine starts.
         wait(
@@ -133,6 +150,7 @@ class World:
         volume_bytes: int | None = None,
         uid: str = "",
         port: int = 0,
+        group: str = "",
     ) -> Pod:
         volume = self.folder / name
         volume.mkdir()
@@ -161,7 +179,7 @@ class World:
         agent = Child(f"{name} agent", command, settings, self.folder / f"{name}-agent.log")
         pod = self.pods[name] = Pod(
             name, role, volume, port, agent, engine_port=engine_port, environment=settings, uid=uid, host=host,
-            prefix=tuple(prefix),
+            prefix=tuple(prefix), group=group,
         )  # fmt: skip
         agent.start()
         self._write_inventory()
@@ -209,7 +227,10 @@ class World:
         self._write_inventory()
 
     def _write_inventory(self) -> None:
-        agents = [{"uid": pod.uid, "address": pod.address, "role": pod.role} for pod in self.pods.values()]
+        agents = [
+            {"uid": pod.uid, "address": pod.address, "role": pod.role} | ({"engine": pod.group} if pod.group else {})
+            for pod in self.pods.values()
+        ]
         temporary = self._inventory.with_suffix(".new")
         temporary.write_text(yaml.safe_dump({"agents": agents, **self._plan_fields}))
         temporary.replace(self._inventory)

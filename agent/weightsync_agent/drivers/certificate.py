@@ -35,29 +35,42 @@ class Certificate:
 
         Raises Refused, reason Fencing, where a writer may still write to an arena: try again.
         """
-        grants = {rank: secrets.token_hex(16) for rank in self._ranks.targets}
+        grants = {rank: secrets.token_hex(16) for rank in self._ranks.numbers}
         arenas = {rank: await target.lend() for rank, target in self._ranks.targets.items()}
+        await self._others("Lend")
         for rank, arena in arenas.items():
             arena.fill(grants[rank])
+        await self._others("Fill", grants)
         await self._adapter.snapshot(self._ranks.bases(grants))
         for rank, arena in arenas.items():
             arena.seal(grants[rank], BASE)
+        await self._others("Seal", grants)
         self.touched = True
         torn = Journal(
             state=JournalState.TORN,
             version=BASE,
             incarnation=self._life,
-            ranks=tuple(target.arenas[0].journal_rank() for target in self._ranks.targets.values()),
+            ranks=self._ranks.base_ranks(),
             term=0,
             coordinator="",
         )
         await asyncio.to_thread(self._journal.write, torn)
         return await self._apply(grants)
 
+    async def _others(self, step: str, grants: Mapping[int, str] | None = None) -> None:
+        """The same in the engine's other pods."""
+        if self._ranks.crew is not None:
+            await self._ranks.crew.certify(step, grants or {})
+
     async def interrupted(self) -> str:
         """An agent died in it: go on from the arenas. "" where the engine is certified now, with its checkpoint."""
         self.touched = True
         headers = {rank: (await target.lend()).header for rank, target in self._ranks.targets.items()}
+        if self._ranks.crew is not None and self._ranks.remote:
+            await self._others("Lend")
+            found = await self._ranks.crew.headers()
+            first = {rank: remote.rank.arenas[0] for rank, remote in self._ranks.remote.items()}
+            headers |= {rank: found[rank, name] for rank, name in first.items()}
         if any(header.version != BASE for header in headers.values()):
             return "an agent died while it certified the engine, and the copy of its checkpoint is gone: restart it"
         return await self._apply({rank: header.grant for rank, header in headers.items()})
@@ -76,4 +89,5 @@ class Certificate:
         self.touched = False
         for target in self._ranks.targets.values():
             await target.returned()
+        await self._others("Return")
         return ""

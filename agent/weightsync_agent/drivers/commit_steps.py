@@ -158,13 +158,17 @@ class StepRunner:
     async def _apply(self, context: CommitContext) -> None:
         began = time.monotonic()
         try:
-            for ref in context.arenas:
+            for ref in self._own(context):
                 await self._targets[ref.rank].apply_begins(ref.grant)
             await failpoints.reach("target", "applying")
             for rank in await self._adapter.apply(context.arenas):
                 log.info("applied", **rank.model_dump())
         finally:
-            for ref in context.arenas:
+            for ref in self._own(context):
                 await self._targets[ref.rank].apply_ends(ref.grant)
         context.apply_seconds = time.monotonic() - began
         metrics.APPLY_SECONDS.observe(context.apply_seconds)
+
+    def _own(self, context: CommitContext) -> list[ArenaRef]:
+        """Of this pod: another's are held there for the whole commit."""
+        return [ref for ref in context.arenas if ref.rank in self._targets]

@@ -1,6 +1,7 @@
 """The agent beside an engine: watches its life, runs protocol.engine_leader.EngineLeader, owns its ranks' arenas."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 
@@ -9,6 +10,7 @@ import structlog
 from weightsync.announcement import Announcement
 from weightsync.errors import EngineError, InputError, Refused, WeightSyncError
 from weightsync.version import Version
+from weightsync.wire.members import EngineOf, MemberHere
 from weightsync.wire.v1 import (
     Accepted,
     AgentStatus,
@@ -26,6 +28,7 @@ from weightsync_agent import failpoints
 from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.background import Background, in_thread
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
+from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.drain import AskQuiet
 from weightsync_agent.drivers.kept_term import KeptTerm
@@ -56,7 +59,7 @@ def _ended() -> bool:
 
 
 class EngineDriver:
-    """One engine of one pod; every rank's arena is here."""
+    """One engine. crew: how its other pods are asked, None where it can be of this pod alone."""
 
     def __init__(
         self,
@@ -76,8 +79,11 @@ class EngineDriver:
         arenas: int = 1,
         initial_gate: Callable[[], Awaitable[bool]] | None = None,
         side: Side | None = None,
+        crew: CrewCalls | None = None,
     ) -> None:
         self.uid = uid
+        self.life = secrets.token_hex(8)  # of this agent
+        self._crew = crew
         self.machine = m.EngineLeader()
         self._term = KeptTerm(volume.directory, "engine")
         self.fence = self._term.fence()
@@ -94,6 +100,7 @@ class EngineDriver:
             arenas=arenas,
             served=lambda: self.machine.version,
             side=side,
+            crew=crew,
         )
         self._side = side or Side(uid)
         self._look_at = Look(adapter, journal, self._ranks, self._lacks_programs)
@@ -150,6 +157,9 @@ class EngineDriver:
             self._feed(m.Answers())
         else:
             self._feed(m.LifeChanged(found))
+        changed = self.machine.crew_changed(self._crew.crew.pods()) if self._crew is not None else None
+        if changed is not None:
+            self._feed(changed, why=changed.message)
 
     def _feed(self, event: object, **detail: str) -> None:
         before = self.machine.state
@@ -235,13 +245,15 @@ class EngineDriver:
             self._own_pod.set_gate(False, "NoCopyProgram", why)
         self._announce()
 
+    def _is_ready(self) -> bool:
+        return self.machine.state not in (m.LeaderState.ABSENT, m.LeaderState.LOOKING, m.LeaderState.REFUSED)
+
     def _announce(self) -> None:
-        ready = self.machine.state not in (m.LeaderState.ABSENT, m.LeaderState.LOOKING, m.LeaderState.REFUSED)
         self._own_pod.announce(
             Announcement(
                 address=self._address,
                 incarnation=self.machine.incarnation,
-                ready=ready,
+                ready=self._is_ready(),
                 mode=self._ranks.mode,
                 targets=self._ranks.announced(),
                 engine_ranks=self._look_at.engine_ranks,
@@ -325,17 +337,31 @@ class EngineDriver:
         if why:
             raise Refused(why, reason="PauseModeRefused", status=422)
         named = {rank.rank for rank in request.ranks}
-        if named != set(self._ranks.held):
+        if named != self._ranks.numbers:
             raise Refused(
-                f"the commit names ranks {sorted(named)}, here are {sorted(self._ranks.held)}", reason="RanksDiffer"
+                f"the commit names ranks {sorted(named)}, here are {sorted(self._ranks.numbers)}",
+                reason="RanksDiffer",
             )
+        self._check_crew(request)
         for target in self._ranks.held.values():
             await target.seal(request)
-        self._decided = Decided(
-            version=request.version, label=request.label, term=request.term, programs=request.programs
-        )
         grants = tuple((rank.rank, rank.grant) for rank in request.ranks)
-        await self._run_commit(self._decided, grants, request.strategy.pause_mode, request.coordinator)
+        async with self._ranks.holding(request.version, grants, request):
+            self._decided = Decided(
+                version=request.version, label=request.label, term=request.term, programs=request.programs
+            )
+            await self._run_commit(self._decided, grants, request.strategy.pause_mode, request.coordinator)
+
+    def _check_crew(self, request: CommitRequest) -> None:
+        """Raises Refused unless the plan's pods are those that were looked at, in these lives of their agents."""
+        if self._crew is not None and self.machine.crew_changed(self._crew.crew.pods()) is not None:
+            raise Refused("the engine's other pods are to be looked at first", reason="CrewChanged", status=503)
+        for rank in request.ranks:
+            meant, known = rank.pod, self._ranks.pod_of(rank.rank) or self.uid
+            if meant not in ("", known):
+                raise Refused(
+                    f"the plan has rank {rank.rank} in pod {meant}, the engine in pod {known}", reason="PodsDiffer"
+                )
 
     async def _reapply(self, version: Version, grants: tuple[tuple[int, str], ...]) -> None:
         """To be called with ``_committing`` held."""
@@ -343,7 +369,8 @@ class EngineDriver:
             journal = await in_thread(self._journal.read)
             label, programs = (journal.label, journal.programs) if journal is not None else ("", {})
             decided = Decided(version=version, label=label, term=self.fence.term, programs=programs)
-            await self._run_commit(decided, grants, "Abort")
+            async with self._ranks.holding(version, grants):
+                await self._run_commit(decided, grants, "Abort")
         except WeightSyncError as error:
             log.warning("the version could not be reapplied; the engine waits for a sync", why=str(error))
             if self.machine.state is m.LeaderState.REAPPLYING:
@@ -375,7 +402,7 @@ class EngineDriver:
             incarnation=self.machine.incarnation,
             pause_mode=mode,
             arenas=tuple(self._ranks.ref(rank, grant, version.root) for rank, grant in grants if self.targets),
-            ranks=tuple(self._ranks.held[rank].granted(grant).journal_rank() for rank, grant in grants),
+            ranks=tuple(self._ranks.journal_rank(rank, grant) for rank, grant in grants),
         )
         self._answer = asyncio.get_running_loop().create_future()
         joins = self.machine.version is None
@@ -453,6 +480,24 @@ class EngineDriver:
         self._feed(event)
         await self._answer
 
+    def member(self, here: MemberHere) -> EngineOf:
+        """Another pod of the engine is there: what it is part of."""
+        if self._crew is None:
+            raise Refused(f"pod {self.uid} leads no other pod", reason="NotLeader")
+        self._crew.came(here)
+        machine, gate = self.machine, self._own_pod.gate
+        return EngineOf(
+            leader=self.uid,
+            life=self.life,
+            ranks=tuple(self._crew.crew.share(here.node)),
+            engine_ranks=self._look_at.engine_ranks,
+            incarnation=machine.incarnation,
+            ready=self._is_ready(),
+            gate=gate is not None and gate.status,
+            version=machine.version if machine.state is m.LeaderState.CURRENT else None,
+            busy=self._committing.locked(),
+        )
+
     async def void(self, request: VoidRequest) -> Accepted:
         """Writers of a grant never got an order."""
         self.fence.check(request.term, request.coordinator)
@@ -501,21 +546,27 @@ class EngineDriver:
                 raise Refused("the engine serves no published version", reason="NotCurrent")
             if self._ranks.direct:
                 return version.name, await self._read_back_direct()
-            refs = []
-            for rank, target in sorted(self.targets.items()):
-                held = target.holding(version)
-                if held is None:
-                    raise Refused(f"rank {rank}'s arena is being filled anew", reason="Busy", status=503)
-                refs.append(self._ranks.ref(rank, held.arena.header.grant, version.root))
+            return version.name, await self._read_back(version)
+
+    async def _read_back(self, version: Version) -> bool:
+        """To be called with ``_committing`` held."""
+        grants = {rank: remote.grant_of(version) for rank, remote in self._ranks.remote.items()}
+        held = {rank: target.holding(version) for rank, target in self.targets.items()}
+        grants |= {rank: arena.arena.header.grant if arena is not None else "" for rank, arena in held.items()}
+        lacking = next((rank for rank, grant in grants.items() if not grant), None)
+        if lacking is not None:
+            raise Refused(f"rank {lacking}'s arena is being filled anew", reason="Busy", status=503)
+        async with self._ranks.holding(version, grants.items()):
             try:
-                for ref in refs:
-                    await self.targets[ref.rank].apply_begins(ref.grant)
+                for rank, target in self.targets.items():
+                    await target.apply_begins(grants[rank])
+                refs = [self._ranks.ref(rank, grant, version.root) for rank, grant in sorted(grants.items())]
                 async with self._adapter.standstill():
                     found = await self._adapter.readback(refs)
             finally:
-                for ref in refs:
-                    await self.targets[ref.rank].apply_ends(ref.grant)
-        return version.name, all(bool(rank.equal) for rank in found)
+                for rank, target in self.targets.items():
+                    await target.apply_ends(grants[rank])
+        return all(bool(rank.equal) for rank in found)
 
     async def _read_back_direct(self) -> bool:
         """To be called with ``_committing`` held."""

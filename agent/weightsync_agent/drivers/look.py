@@ -3,14 +3,21 @@
 To be made while no commit runs: it pauses the engine, or stops it between two batches.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from weightsync.convert.program import CopyProgram
-from weightsync.errors import InputError
+from weightsync.errors import InputError, PeerError
 from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.drivers.certificate import Certificate
 from weightsync_agent.drivers.ranks import EngineRanks
-from weightsync_agent.engines.base import EngineAdapter, EngineInfo, description_problem
+from weightsync_agent.engines.base import (
+    Description,
+    EngineAdapter,
+    EngineInfo,
+    description_problem,
+    repacked_problem,
+)
 from weightsync_agent.engines.incarnation import engine_incarnation
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import (
@@ -25,7 +32,10 @@ from weightsync_agent.journal.records import (
     at_start,
     is_ours,
 )
+from weightsync_agent.protocol.crew import Pod, share
 from weightsync_agent.protocol.engine_leader import Seen
+
+LEADER = 0  # its pod's place in the engine
 
 
 class Look:
@@ -51,6 +61,8 @@ class Look:
         self.engine_ranks = len(info.ranks)
         if info.refusal:
             return Seen("", Fresh(), info.refusal, info.weight_version)
+        if self._ranks.crew is not None:
+            self._ranks.crew.crew.is_of(len(info.ranks), info.nodes)
         journal, unreadable = await in_thread(self._read)
         fresh = journal is None and not unreadable and not is_ours(info.weight_version)
         kept = (
@@ -58,26 +70,41 @@ class Look:
             and journal.state is JournalState.CURRENT
             and info.weight_version == journal.version.name
         )
+        whole = fresh or kept
+        if not whole:
+            await adapter.pause("Abort")  # it held a version once, and holds another or none now: it may not answer
+        pods = self._muster(info)
         if fresh:
             # Nobody has committed to it, so only a look that was cut off can have left it paused.
             await adapter.resume()
             await adapter.ready()
-        whole = fresh or kept
         if whole:
             await adapter.capabilities()  # asked before the pause, not in it
-        else:
-            await adapter.pause("Abort")  # it held a version once, and holds another or none now: it may not answer
-        await self._ranks.open(await self._programs(len(info.ranks)))
+        await self._ranks.open(await self._programs(share(len(info.ranks), info.nodes, LEADER)))
         if whole:
             await adapter.pause("InPlace")  # it goes on where it was, and its requests lose nothing
         self._goes_on = whole
         try:
-            return await self._examine(info, journal, unreadable, fresh=fresh)
+            seen = await self._examine(info, journal, unreadable, fresh=fresh)
+            return replace(seen, pods=pods)
         finally:
             if self._goes_on:
                 await adapter.resume()
 
-    async def _programs(self, ranks: int) -> tuple[CopyProgram, ...]:
+    def _muster(self, info: EngineInfo) -> frozenset[Pod]:
+        """The other pods, as they are for this look. Raises PeerError while one is not there."""
+        calls = self._ranks.crew
+        if calls is None:
+            if info.nodes > 1:
+                raise InputError(f"the engine is of {info.nodes} pods, and this agent can lead none but its own")
+            return frozenset()
+        lacking = calls.lacking()
+        if lacking:
+            raise PeerError(lacking)
+        calls.take()
+        return calls.crew.pods()
+
+    async def _programs(self, ranks: range) -> tuple[CopyProgram, ...]:
         def miss(sentence: str) -> None:
             self.missing = sentence
             self._tell()
@@ -100,9 +127,14 @@ class Look:
         """The paused engine: what is seen, and in ``_goes_on`` whether it may generate again."""
         adapter, ranks = self._adapter, self._ranks
         descriptions = await adapter.describe(info.ranks)
-        life = engine_incarnation(descriptions)
+        life = engine_incarnation(descriptions, ranks.pod_of)
         ranks.lives = {d.rank: d.incarnation for d in descriptions}
-        problems = [description_problem(d, ranks.held[d.rank].program.layout) for d in descriptions]
+        problems = [
+            description_problem(d, ranks.held[d.rank].program.layout)
+            if d.rank in ranks.held
+            else d.problem or repacked_problem(d)
+            for d in descriptions
+        ]
         problem = next((p for p in problems if p), "")
         if problem:
             return Seen(life, Fresh(), problem, info.weight_version, paused=not self._goes_on)
@@ -110,6 +142,9 @@ class Look:
             await adapter.pin(arenas)
         if ranks.direct:
             return await self._examine_direct(info, life, journal, unreadable, fresh=fresh)
+        if fresh and (written := self._written(descriptions)):
+            self._goes_on = False
+            return Seen(life, PauseAndReseed(written), "", info.weight_version)
         if fresh or (journal is not None and journal.base):
             return await self._certify(info, life, journal)
         self.base = ""
@@ -117,6 +152,14 @@ class Look:
         recovery = await self._recovery(journal, unreadable, info, life)
         self._goes_on = self._goes_on and isinstance(recovery, Keep)
         return Seen(life, recovery, "", info.weight_version, floor=floor)
+
+    def _written(self, descriptions: Iterable[Description]) -> str:
+        """Which other pod's process holds what a leader that is gone let into it; "" none does."""
+        calls = self._ranks.crew
+        for d in descriptions:
+            if calls is not None and calls.written(d.rank) == d.incarnation:
+                return f"rank {d.rank}, of pod {self._ranks.pod_of(d.rank)}, was written to by a leader that is gone"
+        return ""
 
     async def _examine_direct(
         self, info: EngineInfo, life: str, journal: Journal | None, unreadable: str, *, fresh: bool
@@ -164,7 +207,7 @@ class Look:
     async def _recovery(self, journal: Journal | None, unreadable: str, info: EngineInfo, life: str) -> Recovery:
         if unreadable:
             return PauseAndReseed(unreadable)
-        recovery = at_start(journal, self._ranks.headers(journal), EngineSeen(info.weight_version, life))
+        recovery = at_start(journal, await self._ranks.headers(journal), EngineSeen(info.weight_version, life))
         if journal is not None and isinstance(recovery, Keep | Reapply):
             equal = await self._ranks.recovered(journal)
             if isinstance(recovery, Reapply) and not equal:

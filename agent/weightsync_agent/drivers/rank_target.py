@@ -117,6 +117,11 @@ class RankTarget:
         for each in self.arenas:
             each.path.unlink(missing_ok=True)
 
+    @property
+    def is_lent(self) -> bool:
+        """The engine is being certified in its first arena."""
+        return self.arenas[0].machine.state is t.TargetState.LENT
+
     def granted(self, grant: str) -> TargetArena:
         """The arena of that grant. Raises Refused where it is none's."""
         for each in self.arenas:

@@ -1,6 +1,11 @@
-"""The engine's ranks as this agent holds them: arenas, with one receiving worker for each rank."""
+"""The engine's ranks as this agent holds them: arenas, with one receiving worker for each rank.
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+Of an engine of several pods the leader has those of its own pod here, and knows the others through their agents.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from weightsync.announcement import Mode, TargetRank
@@ -8,8 +13,10 @@ from weightsync.arena import NO_GRANT, Header
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import Refused
 from weightsync.version import Version
+from weightsync.wire.v1 import CommitRequest
 from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.background import in_thread
+from weightsync_agent.drivers.crew import CrewCalls, RemoteRank
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.landing import Landing
 from weightsync_agent.drivers.programs import Programs
@@ -18,7 +25,7 @@ from weightsync_agent.drivers.receivers import StartWorker
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.engines.base import ArenaRef
 from weightsync_agent.engines.seed import Seed
-from weightsync_agent.journal.records import BASE, Journal
+from weightsync_agent.journal.records import BASE, Journal, JournalRank
 from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker
 from weightsync_agent.volume import Volume
@@ -46,7 +53,9 @@ class EngineRanks:
         arenas: int,
         served: Callable[[], Version | None],
         side: Side | None = None,
+        crew: CrewCalls | None = None,
     ) -> None:
+        self.crew = crew
         self.targets: dict[int, RankTarget] = {}
         self.direct: dict[int, DirectRank] = {}  # in place of targets, where the engine is written to itself
         self.lives: dict[int, str] = {}  # the process of each rank that was looked at: no other may be written to
@@ -119,6 +128,38 @@ class EngineRanks:
         """By rank, in whichever mode."""
         return self.direct or self.targets
 
+    @property
+    def remote(self) -> Mapping[int, RemoteRank]:
+        """By rank, those of other pods."""
+        return self.crew.ranks if self.crew is not None else {}
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """All ranks of the engine, wherever they are."""
+        return frozenset({*self.held, *self.remote})
+
+    def pod_of(self, rank: int) -> str:
+        """The uid of another pod that holds the rank; "" where it is here."""
+        return self.remote[rank].here.uid if rank in self.remote else ""
+
+    @contextlib.asynccontextmanager
+    async def holding(
+        self, version: Version, grants: Iterable[tuple[int, str]], commit: CommitRequest | None = None
+    ) -> AsyncIterator[None]:
+        """Meanwhile the other pods' arenas of these grants stay as they are; see CrewCalls.holding."""
+        there = {rank: grant for rank, grant in grants if rank in self.remote}
+        if self.crew is None or not there:
+            yield
+            return
+        async with self.crew.holding(version, there, commit):
+            yield
+
+    def journal_rank(self, rank: int, grant: str) -> JournalRank:
+        """What a journal must hold of the rank's replica under that grant."""
+        if rank in self.remote:
+            return self.remote[rank].journal_rank(grant)
+        return self.held[rank].granted(grant).journal_rank()
+
     def find(self, rank: int) -> RankTarget | DirectRank:
         """The rank. Raises Refused where the engine has no such rank (yet)."""
         found = self.held.get(rank)
@@ -126,8 +167,14 @@ class EngineRanks:
             raise Refused(f"rank {rank} is not here (yet)", reason="UnknownRank", status=404)
         return found
 
+    def program_path(self, digest: str) -> Path:
+        """Our own copy of a program: nobody exchanges it under the hook."""
+        return self._programs.path(digest)
+
     def ref(self, rank: int, grant: str, root: str) -> ArenaRef:
         """The rank's arena of that grant as the engine sees it."""
+        if rank in self.remote:
+            return self._remote_ref(rank, self.remote[rank].granted(grant).arena, grant, root)
         return self._ref(self.targets[rank].granted(grant), grant, root)
 
     def _ref(self, arena: TargetArena, grant: str, root: str) -> ArenaRef:
@@ -135,34 +182,59 @@ class EngineRanks:
         return ArenaRef(
             rank=rank,
             arena=arena.path,
-            program=self._programs.path(arena.program.digest),  # our own copy: nobody exchanges it under the hook
+            program=self.program_path(arena.program.digest),
             layout=arena.program.layout.digest,
             grant=grant,
             root=root,
             incarnation=self.lives.get(rank, ""),
         )
 
+    def _remote_ref(self, rank: int, arena: str, grant: str, root: str) -> ArenaRef:
+        """By names: the rank's own pod knows where they lie."""
+        held = self.remote[rank].rank
+        return ArenaRef(
+            rank=rank, arena=Path(arena), program=Path(held.program), layout=held.layout, grant=grant, root=root,
+            incarnation=self.lives.get(rank, ""),
+        )  # fmt: skip
+
+    def _first(self, rank: int, index: int, grant: str) -> ArenaRef:
+        """The rank's arena of that index, where no version is in it."""
+        if rank in self.remote:
+            return self._remote_ref(rank, self.remote[rank].rank.arenas[index], grant, BASE.root)
+        return self._ref(self.targets[rank].arenas[index], grant, BASE.root)
+
     def bases(self, grants: Mapping[int, str]) -> tuple[ArenaRef, ...]:
         """Each rank's first arena, which a certification uses under a grant of its own."""
-        return tuple(
-            self._ref(self.targets[rank].arenas[0], grant, BASE.root) for rank, grant in sorted(grants.items())
+        return tuple(self._first(rank, 0, grant) for rank, grant in sorted(grants.items()))
+
+    def base_ranks(self) -> tuple[JournalRank, ...]:
+        """What a journal must hold of each rank's first arena, in which the engine is certified."""
+        there = (
+            JournalRank(rank=rank, program=remote.rank.program, arena=remote.rank.arenas[0], buckets=())
+            for rank, remote in self.remote.items()
         )
+        return (*(target.arenas[0].journal_rank() for target in self.targets.values()), *there)
 
     def pinned(self) -> list[list[ArenaRef]]:
         """Every arena, in rounds of one for each rank."""
+        counts = {rank: len(target.arenas) for rank, target in self.targets.items()}
+        counts |= {rank: len(remote.rank.arenas) for rank, remote in self.remote.items()} if self.targets else {}
         return [
-            [self._ref(target.arenas[index], NO_GRANT, BASE.root) for _, target in sorted(self.targets.items())]
-            for index in range(self._arenas if self.targets else 0)
+            [self._first(rank, index, NO_GRANT) for rank, count in sorted(counts.items()) if index < count]
+            for index in range(max(counts.values(), default=0))
         ]
 
-    def headers(self, journal: Journal | None) -> dict[int, Header]:
-        """By rank, what the arena holds that the journal names; without a rank whose arena is not here."""
+    async def headers(self, journal: Journal | None) -> dict[int, Header]:
+        """By rank, what the arena holds that the journal names; without a rank whose arena is not there."""
+        there = await self.crew.headers() if self.crew is not None and journal is not None else {}
+        named = {rank.rank: there.get((rank.rank, rank.arena)) for rank in (journal.ranks if journal else ())}
         found = {
             rank.rank: self.targets[rank.rank].named(rank.arena)
             for rank in (journal.ranks if journal is not None else ())
             if rank.rank in self.targets
         }
-        return {rank: arena.arena.header for rank, arena in found.items() if arena is not None}
+        here = {rank: arena.arena.header for rank, arena in found.items() if arena is not None}
+        return here | {rank: header for rank, header in named.items() if header is not None}
 
     def announced(self) -> tuple[TargetRank, ...]:
         """What is said of them to the operator."""
@@ -183,13 +255,18 @@ class EngineRanks:
         return max((target.program.layout.nbytes for target in self.targets.values()), default=0)
 
     async def recovered(self, journal: Journal) -> bool:
-        """Every rank's sealed arena holds the journal's version, byte for byte."""
+        """Every rank's sealed arena holds the journal's version, byte for byte, in whichever pod."""
         equal = [
             await self.targets[rank.rank].recover(rank, journal.version)
             for rank in journal.ranks
             if rank.rank in self.targets
         ]
-        return all(equal) and len(equal) == len(self.targets)
+        if not all(equal) or len(equal) != len(self.targets):
+            return False
+        there = {rank.rank: rank for rank in journal.ranks if rank.rank in self.remote}
+        if self.crew is None or not self.remote:
+            return True
+        return there.keys() == self.remote.keys() and await self.crew.recovered(journal.version, there)
 
     async def close(self) -> None:
         """End the workers; the arenas stay."""

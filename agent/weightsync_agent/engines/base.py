@@ -18,7 +18,8 @@ UNSET = (1.0, -1.0)  # a constant of SGLang's that no checkpoint has set: after,
 
 
 class EngineInfo(Record):
-    """What the engine says of itself. weight_version: its name of what it serves; ranks: tp x pp processes.
+    """What the engine says of itself. weight_version: its name of what it serves; ranks: tp x pp processes; nodes:
+    pods.
 
     refusal: why it cannot be fed, a sentence that names the setting; "" where it can.
     """
@@ -28,6 +29,7 @@ class EngineInfo(Record):
     model_path: str = ""
     tp_size: Annotated[int, Field(ge=1)] = 1
     pp_size: Annotated[int, Field(ge=1)] = 1
+    nodes: Annotated[int, Field(ge=1)] = 1
     refusal: str = ""
 
     @property
@@ -64,13 +66,15 @@ class Description(WireRecord):
     """One rank's process. incarnation: its pid and start time.
 
     repacked: which of its parameters hold other bytes after loading than the checkpoint's, "" where none do, or
-    where the engine's weight-update sessions undo and redo that.
+    where the engine's weight-update sessions undo and redo that; problem: of a rank in another pod, whose agent has
+    compared it with its layout and keeps the parameters to itself.
     """
 
     rank: int
     incarnation: str
     parameters: tuple[LiveParameter, ...]
     repacked: str = ""
+    problem: str = ""
 
 
 class Pinned(WireRecord):
@@ -199,6 +203,16 @@ class EngineAdapter(Protocol):
         """Compare the parameters with the arenas, byte for byte. digests: blake2b-128 of each parameter, too."""
 
 
+def repacked_problem(description: Description) -> str:
+    """Why a rank that repacks its parameters cannot be fed; "" where it does not, or its engine can undo it."""
+    if not description.repacked:
+        return ""
+    return (
+        f"rank {description.rank}: {description.repacked}, and this release of SGLang has no weight-update sessions "
+        "to undo that (/begin_weight_update): serve an unquantised model, or a release that has them"
+    )
+
+
 def description_problem(description: Description, layout: Layout) -> str:
     """The first difference between a running rank and the layout that is meant for it, in a sentence; "": none.
 
@@ -206,11 +220,8 @@ def description_problem(description: Description, layout: Layout) -> str:
     """
     live = {p.name: p for p in description.parameters}
     where = f"rank {description.rank}"
-    if description.repacked:
-        return (
-            f"{where}: {description.repacked}, and this release of SGLang has no weight-update sessions to undo that "
-            "(/begin_weight_update): serve an unquantised model, or a release that has them"
-        )
+    if repacked := repacked_problem(description):
+        return repacked
     for row in layout.parameters:
         if row.name not in live:
             return f"{where}: {row.describe()} is in the layout and no parameter of the engine"

@@ -5,14 +5,20 @@ version that nobody set (``/model_info`` shows it each second: a fresh SGLang sa
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from weightsync_agent.engines.base import Description
 
 
-def engine_incarnation(ranks: Iterable[Description]) -> str:
-    """One life of the whole engine: 8 bytes in hex over every rank's pid and start time, by rising rank."""
-    lines = [f"{d.rank}:{d.incarnation}\n" for d in sorted(ranks, key=lambda d: d.rank)]
+def engine_incarnation(ranks: Iterable[Description], pod_of: Callable[[int], str] = lambda rank: "") -> str:
+    """One life of the whole engine: 8 bytes in hex over every rank's pid and start time, by rising rank.
+
+    pod_of: the uid of a rank's pod, "" in the leader's own: pids and clocks of two pods may be alike.
+    """
+    lines = [
+        f"{d.rank}:{f'{pod}:' if (pod := pod_of(d.rank)) else ''}{d.incarnation}\n"
+        for d in sorted(ranks, key=lambda d: d.rank)
+    ]
     return hashlib.blake2b("".join(lines).encode(), digest_size=8).hexdigest()
 
 

@@ -23,6 +23,7 @@ class ServerInfo(Record):
     tp_size: int = 1
     pp_size: int = 1
     dp_size: int = 1
+    nodes: int = 1
     dp_attention: bool = False
     loaders: tuple[str, ...] = ()
     quantization: str = ""
@@ -40,6 +41,7 @@ def parse_server_info(body: Mapping[str, Any]) -> ServerInfo:
         tp_size=int(body.get("tp_size") or 1),
         pp_size=int(body.get("pp_size") or 1),
         dp_size=int(body.get("dp_size") or 1),
+        nodes=int(body.get("nnodes") or 1),
         dp_attention=bool(body.get("enable_dp_attention")),
         loaders=tuple(str(name) for name in body.get("custom_weight_loader") or ()),
         quantization=str(body.get("quantization") or ""),
@@ -69,6 +71,10 @@ def refusals(info: ServerInfo, capabilities: Capabilities) -> dict[str, str]:
         "--dp-size": (
             info.dp_size > 1 and not info.dp_attention,
             f"--dp-size {info.dp_size}: run one server for each replica",
+        ),
+        "--nnodes": (
+            info.tp_size * info.pp_size % info.nodes > 0,
+            f"--nnodes {info.nodes}: its {info.tp_size * info.pp_size} ranks cannot be shared out evenly",
         ),
         "--weight-cache-mode": (
             info.weight_cache != "off",
@@ -102,5 +108,6 @@ def engine_info(model_info: Mapping[str, Any], info: ServerInfo, capabilities: C
         model_path=str(model_info.get("model_path") or ""),
         tp_size=info.tp_size,
         pp_size=info.pp_size,
+        nodes=info.nodes,
         refusal=refusal(info, capabilities),
     )

@@ -32,6 +32,7 @@ from weightsync_agent.engines.base import (
 )
 from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.engines.hook_files import HookFiles, combined
+from weightsync_agent.engines.hook_post import HookPost, LocalPost
 from weightsync_agent.engines.http import Answer, EngineHttp, refused
 from weightsync_agent.engines.keys import Keys
 from weightsync_agent.engines.payload import hook_call
@@ -71,11 +72,16 @@ class SGLangEngine:
     """Implements base.EngineAdapter. ``directory`` is the shared volume as the agent sees it."""
 
     def __init__(
-        self, url: str, directory: Path, keys: Keys | None = None, deadlines: Deadlines | None = None
+        self,
+        url: str,
+        directory: Path,
+        keys: Keys | None = None,
+        deadlines: Deadlines | None = None,
+        post: HookPost | None = None,
     ) -> None:
         self._keys = keys or Keys()
         self._http = EngineHttp(url, self._keys)
-        self._files = HookFiles(directory)
+        self._post = post or LocalPost(HookFiles(directory))
         self._deadlines = deadlines or Deadlines()
         self._life = _Life()
         self._lock = asyncio.Lock()  # one call of the hook at a time: its request files have fixed names
@@ -135,7 +141,8 @@ class SGLangEngine:
 
     async def seed(self, rank: int) -> Seed | None:
         """See EngineAdapter. The table is keyed by the tensor-parallel rank alone: of two stages one is told."""
-        if (await self._server_info()).pp_size > 1:
+        info = await self._server_info()
+        if info.pp_size > 1 or info.nodes > 1:  # nor is another pod's memory this agent's to open and to fence
             return None
         path = f"{SEED_PATH}?rank={rank}"
         answer = await self._http.call("GET", path, seconds=self._deadlines.query, control=False)
@@ -313,37 +320,27 @@ class SGLangEngine:
     async def _ask_hook(
         self, op: str, requests: Mapping[int, Mapping[str, Any]], kind: type[R], tp_size: int
     ) -> tuple[R, ...]:
-        failures: dict[int, EngineError] = {}
-        records: list[R] = []
-        ids: dict[int, str] = {}
+        ids = await self._post.ask(op, requests)
         try:
-            for rank, fields in requests.items():
-                ids[rank] = self._files.ask(rank, op, fields)
             body = hook_call(tp_size)
             await self._http.expect("POST", "/update_weights_from_tensor", body, seconds=self._deadlines.hook)
         finally:
-            for rank in ids:
-                self._files.withdraw(rank)
-        for rank, request in ids.items():
-            try:
-                # In a thread: the table of a big model is megabytes of JSON.
-                records.append(await asyncio.to_thread(self._read, rank, request, kind))
-            except EngineError as error:
-                failures[rank] = error
-        if failures:
-            raise combined(failures)
-        return tuple(records)
-
-    def _read(self, rank: int, request: str, kind: type[R]) -> R:
-        result = self._files.answer(rank, request)
-        try:
-            return kind.model_validate(result)
-        except ValidationError as error:
-            raise engine_error("HookSilent", f"rank {rank}: the hook's result: {first_problem(error)}") from error
+            await self._post.withdraw(ids)
+        found = await self._post.answers(ids)
+        if found.failures:
+            raise combined(found.failures)
+        return tuple(_record(rank, found.records[rank], kind) for rank in ids)
 
 
 class _StillBusy(EngineError):
     """The flush was refused: requests run, or wait."""
+
+
+def _record(rank: int, result: Mapping[str, Any], kind: type[R]) -> R:
+    try:
+        return kind.model_validate(result)
+    except ValidationError as error:
+        raise engine_error("HookSilent", f"rank {rank}: the hook's result: {first_problem(error)}") from error
 
 
 def _fields(arena: ArenaRef) -> dict[str, Any]:

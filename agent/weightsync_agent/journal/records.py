@@ -107,6 +107,12 @@ def opened(
     return before.model_copy(update={"state": JournalState.TORN, "incarnation": life, "writers": writers})
 
 
+class Written(Record):
+    """Of a pod that is not its engine's leader. processes: by rank, the one into which a version was last let."""
+
+    processes: dict[int, str] = Field(default_factory=dict)
+
+
 class Decision(Record):
     """A coordinator decided: written before the first commit goes out. programs: program digest -> its root."""
 

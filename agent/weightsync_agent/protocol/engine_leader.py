@@ -12,6 +12,8 @@
 - an engine in Direct mode is let through the same steps before its first writer: only then it is OPEN to them, Torn
   as after a failed commit, until the commit of that sync; its gate stays as it is, but not for long;
 - a welcome is for the life that it finds, and ends with its silence: a version may have been decided meanwhile;
+- an engine of several pods lives as all of them do: where another pod took a member's place it is another life, which
+  closes the gate; where only a member's agent restarted, the engine is looked at again, and serves on meanwhile;
 - a torn engine that shows a name which the last commit cannot have left is another process, and runs unpaused.
 """
 
@@ -21,6 +23,7 @@ from enum import Enum
 
 from weightsync.version import Version, torn_name
 from weightsync_agent.journal.records import Fresh, Keep, PauseAndReseed, Reapply, Recovery
+from weightsync_agent.protocol.crew import Pod, replaced
 from weightsync_agent.protocol.table import Machine, Row
 
 
@@ -54,7 +57,7 @@ class Seen:
 
     problem: why it cannot be fed, "" where it can; paused: it was left so, since its memory cannot be trusted; name:
     its version's, "" where unknown; floor: the journal's version, below which no commit is taken; certified: one that
-    is whole has given back, in this life, what was applied to it.
+    is whole has given back, in this life, what was applied to it; pods: the others of the engine, as they were then.
     """
 
     incarnation: str
@@ -64,6 +67,7 @@ class Seen:
     paused: bool = False
     floor: Version | None = None
     certified: bool = True
+    pods: frozenset[Pod] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,14 @@ class LifeChanged:
     """It names another version than the one that it was left with: another process."""
 
     found: str
+
+
+@dataclass(frozen=True)
+class CrewChanged:
+    """The engine's other pods are not those that were looked at. replaced: another pod, not another agent in one."""
+
+    replaced: bool
+    message: str
 
 
 @dataclass(frozen=True)
@@ -192,6 +204,7 @@ class EngineLeader(Machine[LeaderState]):
         self.incarnation = ""
         self.version: Version | None = None
         self.floor: Version | None = None  # the newest that a commit was begun for
+        self.pods: frozenset[Pod] = frozenset()  # the engine's others, as they were looked at
         self.certified = False  # this life gave back, twice, what was applied
         self.problem = ""
         self.held = False  # refused, and paused: its memory cannot be trusted
@@ -220,7 +233,7 @@ class EngineLeader(Machine[LeaderState]):
         return [SetGate(False, "EngineGone", "the engine does not answer"), Announce()]
 
     def _seen(self, event: Seen, now: float) -> list[object]:
-        self.incarnation, self.problem = event.incarnation, event.problem
+        self.incarnation, self.problem, self.pods = event.incarnation, event.problem, event.pods
         self.names = frozenset({event.name} - {""})
         self.floor, self.held = event.floor, event.paused
         # What serves a version in the life that the journal speaks of was certified before it did.
@@ -252,6 +265,20 @@ class EngineLeader(Machine[LeaderState]):
     def _changed(self, event: LifeChanged, now: float) -> list[object]:
         reason = f"the engine's process was replaced: it names version {event.found!r}"
         return [SetGate(False, "EngineRestarted", reason), Look()]
+
+    def _crew_changed(self, event: CrewChanged, now: float) -> list[object]:
+        # What a replaced pod held, nobody holds: the engine is not whole, whatever it answers.
+        closed = [SetGate(False, "EngineRestarted", event.message)] if event.replaced else []
+        return [*closed, Look()]
+
+    def crew_changed(self, pods: frozenset[Pod]) -> CrewChanged | None:
+        """What to tell where these are not the pods that were looked at."""
+        if pods == self.pods or self.state in (LeaderState.ABSENT, LeaderState.LOOKING):
+            return None
+        listed = ", ".join(f"pod {p.node} is {p.uid} (agent {p.life})" for p in sorted(pods - self.pods, key=_place))
+        return CrewChanged(
+            replaced(self.pods, pods), f"another pod is part of the engine: {listed or 'one has left'}"
+        )
 
     def _commit(self, event: CommitAsked, now: float) -> list[object]:
         if self.state is LeaderState.CURRENT and self.version is not None:
@@ -385,6 +412,10 @@ class EngineLeader(Machine[LeaderState]):
         return self.state is LeaderState.CURRENT and self.version == version
 
 
+def _place(pod: Pod) -> int:
+    return pod.node
+
+
 _S = LeaderState
 OPEN_SECONDS = 30.0  # that an open engine keeps its gate: a routine sync costs the API server no call
 NOT_CERTIFIED = "NotCertified"
@@ -408,6 +439,7 @@ EngineLeader.table = {
             else (Answers, (Row(state, name="as before"),)),
             (Silent, (Row(_S.ABSENT, EngineLeader._gone, name="gone"),)),
             (LifeChanged, (Row(_S.LOOKING, EngineLeader._changed, name="another life: look at it"),)),
+            (CrewChanged, (Row(_S.LOOKING, EngineLeader._crew_changed, name="other pods, or agents: look at them"),)),
         )
     },
     **{
@@ -451,6 +483,9 @@ EngineLeader.table = {
     (_S.COMMITTING, Answers): (Row(_S.COMMITTING, name="as before"),),
     (_S.COMMITTING, Silent): (Row(_S.COMMITTING, name="the running step will fail"),),
     (_S.COMMITTING, LifeChanged): (
+        Row(_S.COMMITTING, name="the running step will fail, or the next look will tell"),
+    ),
+    (_S.COMMITTING, CrewChanged): (
         Row(_S.COMMITTING, name="the running step will fail, or the next look will tell"),
     ),
     (_S.FRESH, Welcomed): (Row(_S.FRESH, EngineLeader._welcome, name="the initial gate"),),

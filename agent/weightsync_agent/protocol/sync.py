@@ -251,7 +251,9 @@ class Sync:
             label=self.label,
             programs=self.roots,
             ranks=tuple(
-                RankCommit(rank=t.rank.rank, grant=member.grants[t.rank.rank].grant, program=t.rank.program)
+                RankCommit(
+                    rank=t.rank.rank, grant=member.grants[t.rank.rank].grant, program=t.rank.program, pod=t.uid
+                )
                 for t in member.engine.targets
             ),
             strategy=self.plan.strategy,

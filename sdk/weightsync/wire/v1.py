@@ -335,11 +335,13 @@ class QuietAnswer(WireRecord):
 
 
 class RankCommit(WireRecord):
-    """What one rank of the engine must hold before it applies."""
+    """What one rank of the engine must hold before it applies. pod: uid of the one that holds it, as the plan has it;
+    "" where the coordinator is too old to say."""
 
     rank: Rank
     grant: Hex32
     program: Hex32
+    pod: str = ""
 
 
 class CommitRequest(WireRecord):

@@ -104,7 +104,7 @@ async def test_programs_are_waited_for_until_all_ranks_wrote(volume: Volume, mea
         lambda: volume.rank_program(1).write_bytes(program(1).canonical()),
         lambda: volume.rank_program(0).write_bytes(program(0).canonical()),
     )
-    assert await volume.wait_for_programs(2) == (program(0), program(1))
+    assert await volume.wait_for_programs(range(2)) == (program(0), program(1))
 
 
 async def test_what_is_missing_is_said_once_and_after_a_while(volume: Volume, meanwhile: Meanwhile) -> None:
@@ -115,7 +115,7 @@ async def test_what_is_missing_is_said_once_and_after_a_while(volume: Volume, me
         *[lambda: None] * PATIENCE * 2,
         *(lambda rank=rank: volume.rank_program(rank).write_bytes(program(rank).canonical()) for rank in range(1, 6)),
     )
-    await volume.wait_for_programs(6, said.append)
+    await volume.wait_for_programs(range(6), said.append)
     path = volume.layouts / "rank-1.json"
     assert said == [
         f"no copy program for rank 1, 2, 3 and 2 more of 6: {path} is not there; an init container in the engine's "
@@ -139,7 +139,7 @@ async def test_programs_of_a_folder_that_was_made_beforehand(tmp_path: Path, mea
         (folder / "rank-0.json").symlink_to(data / "rank-0.json")
 
     meanwhile(*[lambda: None] * PATIENCE, mount)
-    assert await volume.wait_for_programs(1, said.append) == (program(0),)
+    assert await volume.wait_for_programs(range(1), said.append) == (program(0),)
     assert said == [
         f"no copy program for rank 0 of 1: {folder}/rank-0.json is not there; WEIGHTSYNC_PROGRAMS names that folder: "
         "put rank-<r>.json of every rank there"
@@ -148,7 +148,7 @@ async def test_programs_of_a_folder_that_was_made_beforehand(tmp_path: Path, mea
 
 async def test_waiting_can_be_cancelled(volume: Volume) -> None:
     """An agent that is told to stop does not wait for an engine that never comes."""
-    waiting = asyncio.create_task(volume.wait_for_programs(1))
+    waiting = asyncio.create_task(volume.wait_for_programs(range(1)))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -160,7 +160,7 @@ async def test_a_half_written_program_is_waited_for(volume: Volume, meanwhile: M
     whole, path = program(0).canonical(), volume.rank_program(0)
     path.write_bytes(b"")
     meanwhile(*(lambda n=n: path.write_bytes(whole[:n]) for n in (1, 100, 200, len(whole))))
-    assert await volume.wait_for_programs(1) == (program(0),)
+    assert await volume.wait_for_programs(range(1)) == (program(0),)
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,4 @@ async def test_a_file_at_rest_that_is_no_program_is_an_error(
     volume.rank_program(0).write_bytes(content)
     meanwhile(lambda: None)
     with pytest.raises(InputError, match=words):
-        await volume.wait_for_programs(1)
+        await volume.wait_for_programs(range(1))

@@ -7,13 +7,14 @@ import pytest
 
 from tests.fuzz.running import Running
 from tests.fuzz.strategies import dumped
-from tests.fuzz.test_http import ENGINE_BODIES, TRAINER_BODIES, WRITER
+from tests.fuzz.test_http import ENGINE_BODIES, MEMBER_BODIES, TRAINER_BODIES, WRITER
 from weightsync.errors import Refused
 from weightsync.wire.v1 import Problem
 from weightsync_agent.peers import members
 from weightsync_agent.peers.auth import Caller, Verifier
 from weightsync_agent.peers.heads import Head
 
+ROLES = ("engine", "member", "trainer")
 SPEAKS = {path: body for path, body in ENGINE_BODIES.items() if body}  # a readback speaks for nobody
 ASKED = ("/v1/announcement", "/v1/status", "/v1/report", f"/v1/programs/{'0' * 32}", f"/v1/outcomes/{'0' * 16}/1")
 
@@ -38,7 +39,7 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Runni
     """One of each role, by the role."""
     patch = pytest.MonkeyPatch()
     patch.setattr(members, "WAIT_SECONDS", 0.01)
-    found = {role: Running(tmp_path_factory.mktemp(role), role, Said(), head) for role in ("engine", "trainer")}
+    found = {role: Running(tmp_path_factory.mktemp(role), role, Said(), head) for role in ROLES}
     yield found
     for one in found.values():
         one.close()
@@ -53,28 +54,34 @@ def answered(agent: Running, path: str, body: dict[str, Any] | None, uid: str) -
     return answer.status, Problem.model_validate_json(answer.body).reason if answer.refused else ""
 
 
-@pytest.mark.parametrize("path", [*ENGINE_BODIES, *TRAINER_BODIES, *ASKED])
+@pytest.mark.parametrize("path", [*ENGINE_BODIES, *MEMBER_BODIES, *TRAINER_BODIES, *ASKED])
 def test_nobody_is_answered_without_proof(agents: dict[str, Running], path: str) -> None:
     """401 on every route of either role; another role's are not there."""
     for agent in agents.values():
-        body = ENGINE_BODIES.get(path, TRAINER_BODIES.get(path))
+        body = (ENGINE_BODIES | MEMBER_BODIES | TRAINER_BODIES).get(path)
         assert answered(agent, path, body, "") in ((401, "NoToken"), (404, "HTTP"))
 
 
 def test_every_route_is_among_these(agents: dict[str, Running]) -> None:
     """A route that is new must be named here, so that somebody thinks of who may call it."""
     open_to_all = {"/healthz", "/readyz", "/metrics"}
-    known = {*ENGINE_BODIES, *TRAINER_BODIES, *open_to_all, *(path.rsplit("/0", 1)[0] for path in ASKED)}
+    known = {
+        *ENGINE_BODIES,
+        *MEMBER_BODIES,
+        *TRAINER_BODIES,
+        *open_to_all,
+        *(path.rsplit("/0", 1)[0] for path in ASKED),
+    }
     for agent in agents.values():
         for resource in agent.server.application.router.resources():
             assert resource.canonical.split("/{")[0] in known, resource.canonical
 
 
-@pytest.mark.parametrize("path", [*SPEAKS, *TRAINER_BODIES])
+@pytest.mark.parametrize("path", [*SPEAKS, *MEMBER_BODIES, *TRAINER_BODIES])
 def test_a_pod_speaks_for_itself_only(agents: dict[str, Running], path: str) -> None:
     """403 where the body names another pod than the token; of orders, where the caller does not coordinate."""
-    agent = agents["engine" if path in SPEAKS else "trainer"]
-    body = SPEAKS.get(path, TRAINER_BODIES.get(path))
+    agent = agents["engine" if path in SPEAKS else "member" if path in MEMBER_BODIES else "trainer"]
+    body = (SPEAKS | MEMBER_BODIES | TRAINER_BODIES).get(path)
     assert answered(agent, path, body, "t1") == (403, "NotYou")
 
 
@@ -85,7 +92,7 @@ def test_a_pod_that_is_no_source_of_the_plan_is_refused(agents: dict[str, Runnin
     assert answered(agents["trainer"], path, body, "t9") == (403, "NotInPlan")
 
 
-@pytest.mark.parametrize("path", sorted(set(SPEAKS) - {"/v1/receipts"}))
+@pytest.mark.parametrize("path", sorted(set(SPEAKS) - {"/v1/receipts", "/v1/members"}))
 def test_a_coordinator_that_the_head_does_not_name_is_refused(agents: dict[str, Running], path: str) -> None:
     """403, though it says truly who it is; the one of the head is let in."""
     engine, body = agents["engine"], SPEAKS[path]
@@ -100,6 +107,14 @@ def test_a_readback_is_for_the_pod_itself_and_its_coordinator(agents: dict[str, 
     assert answered(engine, "/v1/readback", {}, "t9") == (403, "NotYou")
     for uid in ("t0", "t7"):  # the agent's own, and the coordinator's
         assert answered(engine, "/v1/readback", {}, uid) == (409, "NotCurrent")
+
+
+@pytest.mark.parametrize("path", MEMBER_BODIES)
+def test_a_pod_that_does_not_lead_is_refused_by_a_member(agents: dict[str, Running], path: str) -> None:
+    """Whatever its token proves: a member obeys the pod that its own environment calls the leader."""
+    life = agents["member"].agent.driver.life
+    body = MEMBER_BODIES[path] | {"leader": "t9", "target": "t0", "life": life}
+    assert answered(agents["member"], path, body, "t9") == (403, "NotLeader")
 
 
 def test_a_writer_that_no_grant_names_is_refused(agents: dict[str, Running]) -> None:

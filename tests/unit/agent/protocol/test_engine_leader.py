@@ -9,6 +9,7 @@ from weightsync.version import Version, torn_name
 from weightsync_agent.engines.sequence import Step as Commit
 from weightsync_agent.journal.records import Fresh, Keep, PauseAndReseed, Reapply
 from weightsync_agent.protocol import engine_leader as m
+from weightsync_agent.protocol.crew import Pod
 
 V1 = Version(lineage="1" * 16, number=1, root="2" * 64)
 V2 = Version(lineage="1" * 16, number=2, root="3" * 64)
@@ -325,3 +326,49 @@ def test_a_fresh_engine_that_was_not_certified_is_in_its_first_commit() -> None:
     """There is no replica to certify it with before."""
     assert leader(*FRESH).certified
     assert not leader(m.Answers(), m.Seen("life", Fresh(), certified=False)).certified
+
+
+# --- engines of several pods ---
+
+POD = Pod(1, "pod-1", "4" * 16)
+PAIR = (m.Answers(), m.Seen("life", Keep(V1), pods=frozenset({POD})))
+
+
+@pytest.mark.parametrize(
+    ("pods", "closed"),
+    [
+        pytest.param({Pod(1, "pod-1", "5" * 16)}, False, id="the member's agent restarted: the engine serves on"),
+        pytest.param({Pod(1, "pod-1b", "4" * 16)}, True, id="another pod took the member's place: another life"),
+    ],
+)
+def test_other_pods_than_those_that_were_looked_at_are_looked_at(pods: set[Pod], *, closed: bool) -> None:
+    """In whichever life they are: what was known of the old ones is void."""
+    machine = leader(*PAIR)
+    assert machine.crew_changed(frozenset({POD})) is None
+    changed = machine.crew_changed(frozenset(pods))
+    assert changed is not None
+    actions = machine.handle(changed, 0.0)
+    assert actions[-1] == m.Look()
+    assert [type(action) for action in actions[:-1]] == ([m.SetGate] if closed else [])
+    assert machine.state is m.LeaderState.LOOKING
+
+
+def test_a_member_that_restarts_in_a_commit_is_not_forgotten() -> None:
+    """The running step fails, or the first look after the commit finds it."""
+    machine = leader(*PAIR, ask(V2))
+    restarted = frozenset({Pod(1, "pod-1", "5" * 16)})
+    changed = machine.crew_changed(restarted)
+    assert changed is not None
+    assert machine.handle(changed, 0.0) == []
+    machine.handle(m.StepDone(), 0.0)
+    machine.handle(m.StepDone(), 0.0)
+    assert machine.serves(V2)
+    assert machine.crew_changed(restarted) is not None
+
+
+def test_while_it_is_being_looked_at_the_look_sees_who_is_there() -> None:
+    """Nothing is to be told then, nor while the engine does not answer."""
+    machine = leader(m.Answers())
+    assert machine.crew_changed(frozenset({POD})) is None
+    machine.handle(m.Silent(), 0.0)
+    assert machine.crew_changed(frozenset({POD})) is None

@@ -1,0 +1,156 @@
+"""One pod of an engine of several, beside the leader's. Rules:
+
+- it obeys the pod that its own environment calls the leader, and no other; what was held for an older leader, or an
+  older life of the leader's agent, is given free;
+- what a leader asks counts for this pod and this life of its agent alone: an agent that restarted has forgotten what
+  it was granted, and a pod that took another's place never knew it;
+- the engine's processes here are told to apply only what is held: the very version, from the very grants, between the
+  seal and the release, or an arena that is lent to certify the engine;
+- nothing is granted meanwhile: bytes that are being applied do not change;
+- what is held without a commit that runs is given free: the answer to a question asked after the hold says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from weightsync.errors import Refused
+from weightsync.version import Version
+from weightsync.wire.members import Call, EngineOf
+from weightsync_agent.protocol.table import Machine, Row
+
+
+class MemberState(Enum):
+    """What the pod's ranks are to their engine."""
+
+    ALONE = "no leader has answered yet"
+    FOLLOWING = "its ranks are its leader's engine's; their arenas may be granted"
+    HELD = "its arenas stay as they were sealed: the leader commits"
+
+
+@dataclass(frozen=True)
+class LeaderAnswered:
+    """asked_at: when the question was sent to which this is the answer."""
+
+    engine: EngineOf
+    asked_at: float
+
+
+@dataclass(frozen=True)
+class HoldAsked:
+    """The leader commits, or gives the engine back what it had. grants: by rank."""
+
+    version: Version
+    grants: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class Released:
+    """The leader's commit has ended."""
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """Action: these grants' arenas may be granted again."""
+
+    grants: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Action: what we say of ourselves changed."""
+
+
+class EngineMember(Machine[MemberState]):
+    """See the module's rules. uid: of this pod; life: of this agent."""
+
+    def __init__(self, uid: str, life: str) -> None:
+        super().__init__(MemberState.ALONE)
+        self.uid = uid
+        self.life = life
+        self.engine: EngineOf | None = None
+        self.version: Version | None = None  # that is held
+        self.grants: tuple[tuple[int, str], ...] = ()
+        self.held_at = 0.0
+
+    # --- who may ask, and what ---
+
+    def check_call(self, call: Call) -> None:
+        """Raises Refused where another pod, another life of this agent, or another pod's leader is meant."""
+        if call.target != self.uid:
+            raise Refused(f"pod {call.target} is meant, and this is {self.uid}", reason="WrongPod")
+        if call.life != self.life:
+            raise Refused(
+                f"life {call.life} of the agent of pod {self.uid} is meant, and this is {self.life}: "
+                "it has restarted, and has forgotten what it was granted",
+                reason="WrongLife",
+            )
+        if self.engine is None or self.engine.leader != call.leader:
+            known = self.engine.leader if self.engine is not None else "nobody yet"
+            raise Refused(
+                f"pod {call.leader} does not lead the engine of pod {self.uid}: {known} does",
+                reason="NotLeader",
+                status=403,
+            )
+
+    def check_apply(self, root: str, grants: Mapping[int, str]) -> None:
+        """Raises Refused unless this is what is held: that version, from those grants."""
+        if self.state is not MemberState.HELD or self.version is None or self.version.root != root:
+            known = self.version.name if self.version is not None else "nothing"
+            raise Refused(f"pod {self.uid} holds {known} to be applied, not root {root}", reason="NotHeld")
+        held = dict(self.grants)
+        wrong = next((rank for rank, grant in grants.items() if held.get(rank) != grant), None)
+        if wrong is not None:
+            raise Refused(f"rank {wrong}: grant {held.get(wrong)} is held, not {grants[wrong]}", reason="NotHeld")
+
+    def check_grantable(self) -> None:
+        """Raises Refused while no grant may be given."""
+        if self.state is MemberState.HELD:
+            raise Refused("the engine is being committed to", reason="Busy", status=503)
+        if self.state is MemberState.ALONE or self.engine is None or not self.engine.ready:
+            raise Refused(
+                f"pod {self.uid}: the engine's leader does not say that it is there",
+                reason="EngineSilent",
+                status=503,
+            )
+
+    # --- rows ---
+
+    def _same_leader(self, event: LeaderAnswered) -> bool:
+        known, now = self.engine, event.engine
+        return known is not None and (known.leader, known.life) == (now.leader, now.life)
+
+    def _runs(self, event: LeaderAnswered) -> bool:
+        return self._same_leader(event) and (event.engine.busy or event.asked_at <= self.held_at)
+
+    def _learn(self, event: LeaderAnswered, now: float) -> list[object]:
+        changed = self.engine != event.engine
+        self.engine = event.engine
+        return [Tell()] if changed else []
+
+    def _free(self, event: LeaderAnswered, now: float) -> list[object]:
+        return [*self._let_go(Released(), now), *self._learn(event, now)]
+
+    def _hold(self, event: HoldAsked, now: float) -> list[object]:
+        before = [LetGo(self.grants)] if self.grants and self.grants != event.grants else []
+        self.version, self.grants, self.held_at = event.version, event.grants, now
+        return list[object](before)
+
+    def _let_go(self, event: Released, now: float) -> list[object]:
+        grants, self.grants, self.version = self.grants, (), None
+        return [LetGo(grants)]
+
+
+_S = MemberState
+EngineMember.table = {
+    (_S.ALONE, LeaderAnswered): (Row(_S.FOLLOWING, EngineMember._learn, name="a leader is known"),),
+    (_S.FOLLOWING, LeaderAnswered): (Row(_S.FOLLOWING, EngineMember._learn, name="the engine as it is now"),),
+    (_S.HELD, LeaderAnswered): (
+        Row(_S.HELD, EngineMember._learn, EngineMember._runs, "the commit runs, or the answer is older than it"),
+        Row(_S.FOLLOWING, EngineMember._free, name="no commit of this leader runs: give free"),
+    ),
+    (_S.FOLLOWING, HoldAsked): (Row(_S.HELD, EngineMember._hold, name="the leader commits"),),
+    (_S.HELD, HoldAsked): (Row(_S.HELD, EngineMember._hold, name="it commits anew; the release was lost"),),
+    (_S.HELD, Released): (Row(_S.FOLLOWING, EngineMember._let_go, name="the commit has ended"),),
+    (_S.FOLLOWING, Released): (Row(_S.FOLLOWING, name="released before"),),
+}
