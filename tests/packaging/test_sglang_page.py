@@ -45,5 +45,6 @@ def test_every_reason_of_the_hook_is_listed() -> None:
 
 def test_every_reason_of_the_adapter_is_listed() -> None:
     """Those with which a call to SGLang, or the reading of a result, can end."""
-    found = {reason for path in ENGINES.glob("*.py") for reason in reasons(path, "engine_error")}
+    paths = [*ENGINES.glob("*.py"), ENGINES.parent / "drivers" / "crew.py"]
+    found = {reason for path in paths for reason in reasons(path, "engine_error")}
     assert named("What calls to SGLang can end with") == found
