@@ -47,6 +47,7 @@ class MemberAgent:
                 make_direct=lambda program, begin: DirectRank(program, begin, _no_seed, nobody),
                 arenas=settings.target_arenas,
                 served=served,
+                side=common.side,
             )
 
         self.driver = MemberDriver(
@@ -58,6 +59,7 @@ class MemberAgent:
             volume=common.volume,
             own_pod=common.own_pod,
             make_ranks=ranks,
+            side=common.side,
             probe_seconds=settings.probe_seconds,
             stall_seconds=settings.stall_seconds,
         )

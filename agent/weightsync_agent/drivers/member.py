@@ -17,6 +17,7 @@ from weightsync.errors import Refused, WeightSyncError
 from weightsync.wire import members as w
 from weightsync.wire.v1 import Accepted, AgentStatus, Grant, GrantRequest, Receipts, ReceiptsAnswer, VoidRequest
 from weightsync_agent import failpoints
+from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.kept import Kept
 from weightsync_agent.drivers.kept_term import KeptTerm
@@ -53,6 +54,7 @@ class MemberDriver:
         make_ranks: Callable[[Callable[[], Any]], EngineRanks],
         probe_seconds: float,
         stall_seconds: float,
+        side: Side,
     ) -> None:
         self.uid = uid
         self.life = secrets.token_hex(8)  # of this agent: another knows nothing of its grants
@@ -71,6 +73,7 @@ class MemberDriver:
         self._opened = range(0)
         self._missing = ""
         self._problem = ""  # why the engine's processes here cannot be fed
+        self._side = side
         self._probe = probe_seconds
         self._stall = stall_seconds
         self._silent = ""  # what was last said of a leader that does not answer
@@ -179,6 +182,8 @@ class MemberDriver:
                 engine_ranks=engine.engine_ranks if engine is not None else 0,
                 checkpoint=ranks.checkpoint,
                 replica_bytes=ranks.replica_bytes,
+                devices=self._side.devices,
+                no_device=self._side.why[:512],
                 refused=(self._problem or self._missing)[:1024],
             )
         )
