@@ -146,7 +146,7 @@ class Running:
         proof = auth.by_secret(self.settings.secret_file)
         common = self.common = Common(self.settings, NoPod(), proof.credentials, self._verifier or proof.verifier)
 
-        async def start_worker(name: str, rank: int, ranks: Collection[int]) -> Any:
+        async def start_worker(name: str, rank: int, ranks: Collection[int], carrier: object = None) -> Any:
             return Worker(common.capabilities)
 
         common.start_worker = start_worker  # type: ignore[method-assign]
