@@ -125,8 +125,9 @@ class Running:
         secret.write_text(SECRET)
         led = {"leader": "127.0.0.1:1", "node_rank": 1} if role == "member" else {}
         self.settings = Settings.from_environment(
-            **led, role="trainer" if role == "trainer" else "engine", plan="file:/none", own_uid="t0", directory=folder / "volume", secret_file=secret,
-            port=self.port, bind="127.0.0.1", advertise="127.0.0.1", stall_seconds=0.05, memory_limit=2**30,
+            **led, role="trainer" if role == "trainer" else "engine", plan="file:/none", own_uid="t0",
+            directory=folder / "volume", secret_file=secret, port=self.port, bind="127.0.0.1", advertise="127.0.0.1",
+            stall_seconds=0.05, memory_limit=2**30,
         )  # fmt: skip
         self.kept: http.client.HTTPConnection | None = None
         self.agent: Any = None
