@@ -49,13 +49,13 @@ class Engine:
 
 
 @contextmanager
-def running(folder: Path, release: str) -> Iterator[Engine]:
-    """The engine, acting as that release, past its first token."""
+def running(folder: Path, release: str, *before: Path) -> Iterator[Engine]:
+    """The engine, acting as that release, past its first token. before: where it looks for modules first."""
     volume = folder / "volume"
     Volume(volume).prepare()
     for seed, name in enumerate(("before", "after")):
         make_checkpoint(folder / name, CONFIG, seed)
-    path = [volume / "python", ROOT / "tests" / "contract" / "loaders", ROOT / "examples", ROOT / "sdk"]
+    path = [*before, volume / "python", ROOT / "tests" / "contract" / "loaders", ROOT / "examples", ROOT / "sdk"]
     command = [
         sys.executable, "-m", "reference.server", "--model-path", str(folder / "before"), "--port", "0",
         "--custom-weight-loader", HOOK_LOADER, "raising_loader.load", "--act-as", release,

@@ -5,6 +5,8 @@ import os
 from tools.world.network import Host
 from tools.world.world import World
 
+PLAN = {"strategy": {"deadlineSeconds": 300}, "transfer": {"protocol": "RDMA"}}
+
 
 class Here:
     """Stands for a network that gives pods addresses: all of ours have this guest's."""
@@ -21,12 +23,10 @@ class GuestWorld(World):
 
     def __init__(self, secret: str = "") -> None:
         agents = {
-            "WEIGHTSYNC_TRANSPORT": "rdma",
-            "WEIGHTSYNC_DEVICES": os.environ["GUEST_DEVICE"],
             "WEIGHTSYNC_STALL_SECONDS": "60",
             "WEIGHTSYNC_PROBE_SECONDS": "5",
         }
-        super().__init__({"strategy": {"deadlineSeconds": 300}}, agents, network=Here())  # type: ignore[arg-type]
+        super().__init__(PLAN, agents, network=Here())  # type: ignore[arg-type]
         if secret:
             self.secret = secret
             self._secret_file.write_text(secret)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.rdma import far
+from tests.rdma import far, plane
 from tests.rdma.here import GuestWorld
 from tools.world.pod import Pod
 from tools.world.processes import Child
+from weightsync import Publisher
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -60,9 +61,12 @@ def test_a_publish_goes_over_the_wire_and_is_served() -> None:
     """The packets are this guest's, the tokens the other's."""
     with GuestWorld() as world:
         trainer = world.trainer("trainer-0")
-        engine = joined(world, Path(os.environ["OUT"]) / "model")
-        from tests.rdma import plane
-
-        plane.run(world, trainer, engine)
+        made = Path(os.environ["OUT"]) / "model"
+        engine = joined(world, made / "base")
+        with Publisher(rank=0, world_size=1, directory=trainer.volume, connect_timeout=plane.PATIENT) as publisher:
+            world.wait_for_engines(1, seconds=plane.PATIENT)
+            running = plane.Plane(world, publisher, engine, made)
+            for seed in plane.SEEDS[:2]:
+                running.goes_over_rdma(seed)
         plane.only_rdma(trainer.agent.log)
         plane.only_rdma(ask("log"))
