@@ -1,7 +1,7 @@
 """The whole data plane over verbs: what both of its tests set and look at.
 
-`python -m tests.rdma.plane FOLDER` makes, with torch, what a guest needs: the checkpoint that engines start with, those
-that are published, and the tokens that each of these gives. In a guest numpy stands for torch (light/).
+`python -m tests.rdma.plane FOLDER` makes, with torch, what a guest needs: the checkpoint that engines start with,
+those that are published, and the tokens that each of these gives. In a guest numpy stands for torch (light/).
 """
 
 import json
@@ -12,8 +12,10 @@ from reference.checkpoint import greedy_tokens, make_checkpoint, read_checkpoint
 from reference.config import ModelConfig
 from tests.rdma.counters import PACKET, sent_packets
 from tools.world.pod import Pod
+from tools.world.processes import wait
 from tools.world.world import World
 from weightsync import Publisher
+from weightsync.plan import Plan
 from weightsync.publisher.outcome import Outcome
 
 CONFIG = ModelConfig(vocab=64, hidden=128, layers=4, heads=4, kv_heads=4, head_dim=32, intermediate=512)
@@ -39,6 +41,18 @@ class Plane:
 
     def __init__(self, world: World, publisher: Publisher, engine: Pod, folder: Path) -> None:
         self.world, self.publisher, self.engine, self.folder = world, publisher, engine, folder
+
+    def allow(self, protocol: str, *devices: str) -> None:
+        """Change what may carry the bytes, and wait until the coordinator knows."""
+        self.world.set_plan(transfer={"protocol": protocol, "rdma": {"devices": list(devices)}})
+
+        def planned(plan: Plan) -> bool:
+            return (plan.transfer.protocol, plan.transfer.rdma.devices) == (protocol, devices)
+
+        plan = self.world.wait_for_plan(planned, f"protocol {protocol}", PATIENT)
+        agent = self.world.coordinator(plan).agent
+        known = f'"generation": {plan.generation},'
+        wait("the coordinator to know it", lambda: known in agent.log.read_text(), PATIENT, [agent])
 
     def publish(self, seed: int) -> tuple[Outcome, int]:
         """The outcome, and how many payloads the device's packets could have held meanwhile."""

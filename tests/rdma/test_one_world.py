@@ -48,10 +48,9 @@ def test_a_publish_goes_over_verbs_and_is_served(running: plane.Plane, pods: tup
         plane.only_rdma(pod.agent.log)
 
 
-def test_without_a_device_that_may_be_used_nothing_is_written(world: GuestWorld, running: plane.Plane) -> None:
+def test_without_a_device_that_may_be_used_nothing_is_written(running: plane.Plane) -> None:
     """RDMA is wanted, and the only device that may be used is not there: refused with names, no byte over TCP."""
-    world.set_plan(transfer={"protocol": "RDMA", "rdma": {"devices": ["mlx5_9"]}})
-    world.wait_for_plan(lambda plan: plan.transfer.rdma.devices == ("mlx5_9",), "the filter", plane.PATIENT)
+    running.allow("RDMA", "mlx5_9")
     outcome, _ = running.publish(plane.SEEDS[2])
     (engine,) = outcome.engines
     assert (engine.outcome, engine.reason) == ("Failed", "NoDevice")
@@ -59,10 +58,9 @@ def test_without_a_device_that_may_be_used_nothing_is_written(world: GuestWorld,
     running.is_served(plane.SEEDS[1])
 
 
-def test_auto_takes_tcp_and_says_so(world: GuestWorld, running: plane.Plane) -> None:
+def test_auto_takes_tcp_and_says_so(running: plane.Plane) -> None:
     """The same without a device, where TCP is allowed: the bytes arrive, and the outcome says how and why."""
-    world.set_plan(transfer={"protocol": "Auto", "rdma": {"devices": ["mlx5_9"]}})
-    world.wait_for_plan(lambda plan: plan.transfer.protocol == "Auto", "the protocol", plane.PATIENT)
+    running.allow("Auto", "mlx5_9")
     outcome, payloads = running.publish(plane.SEEDS[2])
     assert [each.outcome for each in outcome.engines] == ["Current"], outcome.describe()
     (route,) = outcome.engines[0].routes

@@ -51,6 +51,9 @@ def test_every_engine_serves_what_was_published_and_a_new_one_joins(world: World
             handle = publisher.publish(state, label=f"step {number}")
             outcome = handle.raise_on_failure(timeout=40)
             assert [engine.outcome for engine in outcome.engines] == ["Current", "Current"]
+            assert sum(outcome.transports.values()) == 2
+            routes = [route for engine in outcome.engines for route in engine.routes]
+            assert all("no RDMA device" in route.why for route in routes if route.transport == "tcp")
             version = handle.version
             assert version is not None
             assert version.endswith(f".{number}")
