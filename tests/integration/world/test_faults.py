@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,17 @@ class Job:
         self.publisher = Publisher(rank=0, world_size=1, directory=self.trainer.volume)
         self.expected: dict[str, list[int]] = {}
         world.wait_for_engines(2)
+
+    def mend(self) -> None:
+        """Whatever a test did, and however it ended: everything runs, and every engine serves what was published."""
+        for pod in self.world.pods.values():
+            for child in pod.children:
+                child.kill(signal.SIGCONT)
+                if not child.alive:
+                    child.start()
+        self.world.wait_for_engines(2)
+        for pod in self.engines:
+            wait(f"{pod.name} to serve", partial(_serves, self.world, pod), 60, pod.children)
 
     def publish(self, seed: int) -> PublishHandle:
         state = initial_state(CONFIG, seed=seed)
@@ -69,14 +81,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def job(checkpoint: Path) -> Iterator[Job]:
+@pytest.fixture(scope="module")
+def everything(checkpoint: Path) -> Iterator[Job]:
+    """One world for all: each test strikes another part, and what it struck heals."""
     torch.set_num_threads(1)
     plan = {"strategy": {"deadlineSeconds": 20}}
     with World(plan, {"WEIGHTSYNC_STALL_SECONDS": "2"}) as world:
         job = Job(world, checkpoint)
         yield job
         job.publisher.close()
+
+
+@pytest.fixture
+def job(everything: Job) -> Job:
+    """A job in which nothing is wrong."""
+    everything.mend()
+    return everything
 
 
 def test_a_killed_agent_comes_back_to_a_current_engine(job: Job) -> None:
@@ -162,6 +182,13 @@ def test_a_wrong_tensor_ends_the_version_and_not_the_job(job: Job) -> None:
     assert "model.norm.weight" in outcome.message
     assert [job.right(pod) for pod in job.engines] == [first, first]
     assert job.outcomes(job.publish(3)) == {"engine-0": "Current", "engine-1": "Current"}
+
+
+def _serves(world: World, pod: Pod) -> bool:
+    try:
+        return world.status(pod).gate
+    except WorldError:
+        return False
 
 
 def _listens(world: World, pod: Pod) -> bool:
