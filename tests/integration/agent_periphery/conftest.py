@@ -138,6 +138,12 @@ class Relay:
     async def down(self) -> None:
         """Refuse new connections and cut those that are open."""
         if self._server is not None:
+            # A server that is closed while it makes a connection's transport loses it, socket and all, and says
+            # nothing: nobody new is let in first, and who is in the doorway gets the three turns that it takes.
+            for listener in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+            for _ in range(3):
+                await asyncio.sleep(0)
             self._server.close()
             for task in self._connections:
                 task.cancel()
