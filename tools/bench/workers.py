@@ -11,15 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
-import xxhash
-
 from weightsync.arena import Arena
 from weightsync.buckets import Bucket
+from weightsync.convert.digesting import BucketDigester
+from weightsync.convert.fill import BucketIndex
 from weightsync.wire.v1 import Region
 from weightsync_agent.transfer.probe import probe
 from weightsync_agent.transfer.supervisor import TransferSettings, TransferWorker
-
-STEP = 256 << 10  # of the copy: small enough that the digest finds in the core's own cache what was just copied
 
 
 class Unequal(Exception):
@@ -81,19 +79,19 @@ class Workers:
         return time.perf_counter() - began
 
     def _copy(self, bucket: Bucket) -> str:
-        ctypes.memmove(self._arena + bucket.offset, self._tensor + bucket.offset, bucket.nbytes)
+        self._move(bucket.offset, bucket.offset + bucket.nbytes)
         return ""
 
     def _fill(self, bucket: Bucket) -> str:
-        """Copy a bucket from tensor to arena; its digest, taken on the way."""
-        total = xxhash.xxh3_128()
-        for at in range(bucket.offset, bucket.offset + bucket.nbytes, STEP):
-            size = min(STEP, bucket.offset + bucket.nbytes - at)
-            # A foreign call, so that the copy runs without the GIL, as a trainer's does.
-            ctypes.memmove(self._arena + at, self._tensor + at, size)
-            with self._from.view[at : at + size] as copied:
-                total.update(copied)
-        return total.hexdigest()
+        """Copy a bucket from tensor to arena; its digest, taken on the way, by what does it for a trainer."""
+        start, stop = bucket.offset, bucket.offset + bucket.nbytes
+        digester = BucketDigester(BucketIndex([bucket]), [(start, stop)], self._from.view)
+        digester.copy(start, stop, self._move)
+        return digester.digest(0)
+
+    def _move(self, start: int, stop: int) -> None:
+        # A foreign call, so that the copy runs without the GIL, as a trainer's does.
+        ctypes.memmove(self._arena + start, self._tensor + start, stop - start)
 
     async def _send(self, bucket: Bucket) -> None:
         digest = self._digests[bucket.offset]

@@ -5,7 +5,7 @@ bucket whose bytes arrive in another order, or by strided copies, gets no digest
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import xxhash
 
@@ -38,26 +38,43 @@ class BucketDigester:
         """Forget the publish before."""
         self._prefixes.clear()
 
-    def follows(self, start: int, stop: int) -> bool:
-        """Whether some bucket's digest can go on with bytes of [start, stop): copied() is worth being called."""
-        for bucket in self._index.touched((start, stop)):
-            first = self._index.offsets[bucket]
-            prefix = self._prefixes.get(bucket)
-            end, at = first if prefix is None else prefix.end, max(start, first)
-            if end == at or (end < at and self._padding(end, at)):
-                return True
-        return False
+    def copy(self, start: int, stop: int, move: Callable[[int, int], object]) -> None:
+        """Have ``move(start, stop)`` copy bytes [start, stop) of the payload, in one go or in steps, each of them
+        digested before the next is copied where some bucket's digest can go on with it.
 
-    def copied(self, start: int, stop: int) -> None:
-        """Bytes [start, stop) of the payload have their final values."""
+        In one go, a copy that is large enough goes past the cache, half as fast again as in steps.
+        """
+        moved = start
         for bucket in self._index.touched((start, stop)):
-            first, last = self._index.offsets[bucket], self._index.ends[bucket]
-            prefix = self._prefixes.get(bucket)
+            at = max(start, self._index.offsets[bucket])
+            prefix = self._following(bucket, at)
             if prefix is None:
-                prefix = self._prefixes[bucket] = _Prefix(first)
-            at, end = max(start, first), min(stop, last)
-            if prefix.end == at or (prefix.end < at and self._padding(prefix.end, at)):
-                self._take(prefix, end)
+                continue
+            if moved < at:
+                move(moved, at)
+            moved = min(stop, self._index.ends[bucket])
+            self._behind(prefix, at, moved, move)
+        if moved < stop:
+            move(moved, stop)
+
+    def _following(self, bucket: int, at: int) -> _Prefix | None:
+        """The bucket's digest, if it can go on with bytes from ``at`` on."""
+        prefix = self._prefixes.get(bucket)
+        if prefix is None:
+            prefix = self._prefixes[bucket] = _Prefix(self._index.offsets[bucket])
+        if prefix.end < at and self._padding(prefix.end, at):
+            self._take(prefix, at)
+        return prefix if prefix.end == at else None
+
+    def _behind(self, prefix: _Prefix, start: int, stop: int, move: Callable[[int, int], object]) -> None:
+        # Thousands of steps a GiB: nothing is looked up in the loop, which is a tenth of its time if it is.
+        update, view = prefix.total.update, self._view
+        for at in range(start, stop, STEP):
+            end = min(at + STEP, stop)
+            move(at, end)
+            with view[at:end] as moved:
+                update(moved)
+        prefix.end = stop
 
     def _take(self, prefix: _Prefix, end: int) -> None:
         with self._view[prefix.end : end] as run:
