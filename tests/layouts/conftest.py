@@ -21,10 +21,11 @@ Ask = Callable[[Json], Json]
 
 # SGLang imports every model that it knows, a third of what its import costs. These are the ones of the tests.
 MODELS = frozenset({
-    "apertus", "arcee", "commandr", "deepseek_v2", "ernie4", "gemma", "gemma2", "gemma3_causal", "glm4", "glm4_moe",
-    "gpt2", "gpt_bigcode", "gpt_oss", "granite", "granitemoe", "lfm2", "llama", "minimax_m2", "mistral", "mixtral",
-    "olmo2", "olmoe", "opt", "persimmon", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "stablelm",
-    "starcoder2",
+    "apertus", "arcee", "commandr", "deepseek_v2", "ernie4", "exaone4", "exaone_moe", "gemma", "gemma2",
+    "gemma3_causal", "glm4", "glm4_moe", "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_oss", "granite", "granitemoe",
+    "hunyuan", "lfm2", "lfm2_moe", "llama", "minimax_m2", "mistral", "mixtral", "olmo2", "olmoe", "opt",
+    "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_5_vl", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_text",
+    "qwen3_moe", "qwen3_next", "stablelm", "starcoder2",
 })  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from tests.layouts.conftest import Ask
+from tests.layouts.conftest import Ask, Json
 from tests.layouts.others import OTHERS, config_of
 from tests.layouts.replaying import replayed
 from weightsync.convert.program import CopyProgram
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.mark.parametrize("family", OTHERS)
 def test_the_program_makes_what_load_weights_makes(ask: Ask, family: str, rank: int) -> None:
     """Every parameter, byte for byte, cut over two ranks; nothing is left to load_weights."""
-    request = {"op": "make", "config": config_of(family), "experts": OTHERS[family].experts}
+    other = OTHERS[family]
+    request: Json = {"op": "make", "config": config_of(family), "experts": other.experts, "flags": other.flags}
+    request["renamed"] = other.renamed
     answer = ask({**request, "cut": {"tp": 2}, "rank": rank})
     assert "refused" not in answer, answer["refused"]
     assert answer["row"]["byLoading"] == []

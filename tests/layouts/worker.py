@@ -80,19 +80,21 @@ def headers_of(request: Json) -> list[Header]:
     """The checkpoint: as the request lists it, or as transformers' model of that configuration has it."""
     if request.get("tensors"):
         return [Header(name, dtype, tuple(shape)) for name, dtype, shape in request["tensors"]]
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
 
     config = dict(request["config"])
-    known = AutoConfig.for_model(config.pop("model_type"), **config)
+    known = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
+    # A model that also sees is none of those for text alone.
+    auto = getattr(transformers, f"AutoModelFor{'ImageTextToText' if 'vision_config' in config else 'CausalLM'}")
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(known, dtype=torch.bfloat16)
+        model = auto.from_config(known, dtype=torch.bfloat16)
     tied = set(model._tied_weights_keys or {}) if known.tie_word_embeddings else set()
     listed = [
         (name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in model.state_dict().items()
         if name not in tied
     ]
-    return [Header(*row) for row in released(listed, request.get("experts"))]
+    return [Header(*row) for row in released(listed, request.get("experts"), request.get("renamed", ()))]
 
 
 def loaded(request: Json, folder: Path, program: CopyProgram) -> dict[str, str]:

@@ -32,11 +32,15 @@ class Replica:
         self._load_weights: Any = model.load_weights
         self.rank = rank
         self._place = place
-        self._bound: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        self._bound: list[tuple[str, torch.nn.Parameter, torch.Tensor]] = []
         if callable(getattr(model, "post_load_weights", None)):
             # What it derives from parameters (MLA's w_kc and w_vc) are no parameters: the engine makes its own, here
             # it would cost a pass over them in every call.
             model.post_load_weights = _nothing  # type: ignore[assignment]
+        _let_go_of_views(model)
+        for name, parameter in self.named.items():
+            if not parameter.is_meta:  # its layer asks for a device by name, whatever the default is (qwen3-next)
+                _exchange(name, parameter, torch.empty_like(parameter, device="meta"))
 
     @property
     def named(self) -> dict[str, torch.nn.Parameter]:
@@ -49,7 +53,8 @@ class Replica:
 
     def trace(self, headers: Sequence[Header]) -> Traced:
         """Watch one load_weights of tensors that exist by name only. Raises InputError where it cannot be watched."""
-        buffers = {name: buffer for name, buffer in self.model.named_buffers() if buffer.is_meta}
+        derived = remade(self.model)
+        buffers = {n: buffer for n, buffer in self.model.named_buffers() if buffer.is_meta and n not in derived}
         with self._ready():
             try:
                 return trace(self._load_weights, self.named, buffers, headers)
@@ -84,12 +89,12 @@ class Replica:
                     "in the model"
                 )
             place = payload[row.offset : row.offset + row.nbytes].view(parameter.dtype).view(parameter.shape)
-            self._bound.append((parameter, _exchange(parameter, place)))
+            self._bound.append((name, parameter, _exchange(name, parameter, place)))
 
     def release(self) -> None:
         """Let go of the bytes: every parameter is on the meta device again."""
-        for parameter, before in self._bound:
-            _exchange(parameter, before)
+        for name, parameter, before in self._bound:
+            _exchange(name, parameter, before)
         self._bound.clear()
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -118,15 +123,43 @@ def _constant(parameter: torch.nn.Parameter) -> bool:
     return parameter.numel() == 1 and bool(getattr(parameter, "_skip_weight_check", False))
 
 
+def remade(model: torch.nn.Module) -> set[str]:
+    """Buffers that a weight's loader fills from the weight itself, and the hook makes anew after each copy: Gemma's
+    norms keep weight + 1 (gemma2, qwen3-next, qwen3.5). Found as the hook finds them: see its derived_buffers.
+    """
+    found = set()
+    for name, module in model.named_modules():
+        weight, kept = getattr(module, "weight", None), getattr(module, "gemma_weight", None)
+        if isinstance(weight, torch.Tensor) and isinstance(kept, torch.Tensor) and kept.shape == weight.shape:
+            found.add(f"{name}.gemma_weight".lstrip("."))
+    return found
+
+
 def _nothing(*args: Any, **kwargs: Any) -> None:
     """Instead of a step that a replica has no use for."""
 
 
-def _exchange(parameter: torch.nn.Parameter, data: torch.Tensor) -> torch.Tensor:
+def _let_go_of_views(model: torch.nn.Module) -> None:
+    """Layers keep views of parameters for their forward (the convolutions of qwen3-next and qwen3.5), and with them
+    the parameters' memory. A replica computes nothing: something of the same shape does.
+    """
+    parameters = {id(parameter) for parameter in model.parameters()}
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and id(value._base) in parameters:
+                vars(module)[name] = torch.empty_like(value, device="meta")
+
+
+def _exchange(name: str, parameter: torch.nn.Parameter, data: torch.Tensor) -> torch.Tensor:
     """Give a parameter other memory, also on another device, where it stands: layers and loaders hold on to the
-    object. Returns what it was before.
+    object. Returns what it was before. Raises InputError where somebody holds on to its memory, too.
     """
     fresh = torch.Tensor._make_subclass(type(parameter), data, parameter.requires_grad)
     fresh.__dict__.update(parameter.__dict__)
-    torch.utils.swap_tensors(parameter, fresh)  # type: ignore[no-untyped-call]
+    try:
+        torch.utils.swap_tensors(parameter, fresh)  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise InputError(
+            f"{name} cannot be given other memory, since its model keeps a view of it: report the model"
+        ) from error
     return fresh
