@@ -34,8 +34,11 @@ class Common:
         self.volume = Volume(settings.directory, settings.programs)
         self.limit = memory_limit(settings.memory_limit)
         decision = chosen(settings)
-        self.transfer = transfer_settings(settings, decision)
         self.side = side(settings, decision)
+        self.transfer = transfer_settings(settings, decision)
+        if settings.transport == "auto":
+            # A route asks for RDMA, with options of the WeightSync's that may be needed to start at all.
+            self.transfer = over(self.transfer, self.side, Carrier("tcp"))
         self._devices = decision.devices
         # A packet's size counts for routes over RDMA, also where this agent's own workers speak TCP.
         environment = child_environment(self.transfer, settings.host, os.environ) | self.transfer.verbs.environment()

@@ -194,7 +194,7 @@ class RankTarget:
             carrier = Carrier.of(choice.transport, request.rdma)
             worker, region = self.worker, arena.region
             if worker.capabilities.transport != choice.transport or carrier.rdma != Carrier().rdma or region is None:
-                worker, region = await self._others.region(carrier, arena.path)
+                worker, region = await self._others.region(carrier, arena.path, [each.path for each in self.arenas])
             agree(along(request.ours, choice.transport, request.rdma), worker.capabilities)
             ways[key] = Way(transport=choice.transport, region=region, why=choice.why[:1024])
         return ways

@@ -14,6 +14,7 @@ from weightsync.plan import Rdma
 from weightsync.version import Version
 from weightsync.wire.v1 import Capabilities, GrantRequest, Region, WriterId
 from weightsync_agent.devices.route import Side
+from weightsync_agent.drivers import receivers
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.protocol.target import RankArena, Recovered, TargetState, choose
@@ -30,10 +31,13 @@ class Worker:
         self.capabilities = Capabilities(mooncake="1", transport=carrier.transport or "tcp")
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.attached: list[Path] = []
+        self.open = asyncio.Event()  # until it is set, registering lasts
+        self.open.set()
 
     async def attach(self, path: Path) -> Region:
         if self.broken is not None:
             raise self.broken
+        await self.open.wait()
         self.attached.append(path)
         return Region(session=str(self.number), address=len(self.attached), nbytes=16)
 
@@ -51,9 +55,12 @@ class Workers:
     def __init__(self) -> None:
         self.all: list[Worker] = []
         self.broken: dict[int, Exception] = {}
+        self.slow: set[int] = set()
 
     async def start(self, name: str, carrier: Carrier = OWN) -> Any:
         self.all.append(Worker(len(self.all), self.broken.get(len(self.all)), carrier))
+        if len(self.all) - 1 in self.slow:
+            self.all[-1].open.clear()
         return self.all[-1]
 
 
@@ -258,4 +265,36 @@ async def test_other_options_take_another_process(tmp_path: Path) -> None:
     wish = Rdma(gid_index=1)
     await of.grant(ask_both(of, 1, writers=BOTH[:1], rdma=wish), Fence())
     assert [worker.carrier for worker in workers.all] == [OWN, Carrier("rdma", wish)]
+    await of.close()
+
+
+async def test_a_process_that_starts_slowly_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registering may last longer than the asker waits: nothing is granted meanwhile, and it is started once."""
+    monkeypatch.setattr(receivers, "READY_SECONDS", 0.0)
+    workers = Workers()
+    workers.slow = {1}
+    of = rdma_target(tmp_path, workers)
+    await of.open()
+    with pytest.raises(Refused, match="starts over rdma: ask again") as caught:
+        await of.grant(ask_both(of, 1), Fence())
+    assert (caught.value.reason, of.arenas[0].machine.state) == ("Fencing", TargetState.EMPTY)
+    workers.all[1].open.set()
+    monkeypatch.undo()
+    given = await of.grant(ask_both(of, 1), Fence())
+    assert (given.ways["with/0"].region.session, len(workers.all)) == ("1", 2)
+    await of.close()
+
+
+async def test_a_process_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
+    """The grant says why; the next one does not hear of it."""
+    workers = Workers()
+    workers.broken = {1: TransferError("initialising Mooncake over rdma failed")}
+    of = rdma_target(tmp_path, workers)
+    await of.open()
+    with pytest.raises(TransferError, match="over rdma failed"):
+        await of.grant(ask_both(of, 1), Fence())
+    given = await of.grant(ask_both(of, 1), Fence())
+    assert (given.ways["with/0"].region.session, workers.all[1].dead.done()) == ("2", True)
     await of.close()
