@@ -122,6 +122,9 @@ OTHERS: dict[str, Other] = {
         "mlp_only_layers": [],
     }, PLAIN, flags=HYBRID),
     "qwen3_5_text": Other("Qwen3_5ForCausalLM", {**LINEAR, "rope_parameters": SECTIONS}, flags=HYBRID),
+    "qwen3_5_moe_text": Other("Qwen3_5MoeForCausalLM", {
+        **LINEAR, **EXPERTS, "num_experts": 4, "shared_expert_intermediate_size": 32, "rope_parameters": SECTIONS,
+    }, flags=HYBRID),
     "qwen2_5_vl": Other("Qwen2_5_VLForConditionalGeneration", {
         **TEXT, "text_config": TEXT, "vision_config": VISION,
     }, renamed=(("model.language_model.", "model."), ("model.visual.", "visual."))),
