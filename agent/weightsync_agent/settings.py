@@ -85,6 +85,7 @@ class Settings(BaseSettings):
     # With two, the version that is served stays for an engine that restarts while the next one is written.
     target_arenas: Annotated[int, Field(ge=1, le=2)] = 1
     stall_seconds: Seconds = 5.0  # a route without progress for so long is given up
+    worker_start_seconds: Seconds = 30.0  # a transfer worker that is not ready after so long is ended
     io_threads: Annotated[int, Field(ge=1, le=64)] = 4  # MC_NUM_TCP_IO_THREADS: alike on all agents
     slice_bytes: Annotated[Bytes, Field(ge=65536, le=2**30)] = 2**20  # MC_TCP_SLICE_SIZE: alike on all agents
     transfer_ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$", description="<lowest>-<highest>")] = (

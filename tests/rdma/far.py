@@ -93,13 +93,6 @@ class Far:
         pod = await asyncio.to_thread(self._world.engine, name, own)
         return {"agent": pod.port, "engine": pod.engine_port}
 
-    async def log(self) -> str:
-        """What the engine's agent has logged."""
-        if self._world is None:
-            return "no engine was started"
-        (pod,) = self._world.pods.values()
-        return pod.agent.tail(100000)
-
     async def end(self) -> None:
         """Serve no more."""
         if self._listening is not None:

@@ -23,7 +23,8 @@ class GuestWorld(World):
 
     def __init__(self, secret: str = "") -> None:
         agents = {
-            "WEIGHTSYNC_STALL_SECONDS": "60",
+            "WEIGHTSYNC_STALL_SECONDS": "120",
+            "WEIGHTSYNC_WORKER_START_SECONDS": "240",
             "WEIGHTSYNC_PROBE_SECONDS": "5",
         }
         super().__init__(PLAN, agents, network=Here())  # type: ignore[arg-type]

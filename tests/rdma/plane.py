@@ -79,13 +79,5 @@ class Plane:
         self.is_served(seed)
 
 
-def only_rdma(log: Path | str) -> None:
-    """No worker of the agent whose log this is spoke anything else."""
-    text = log.read_text() if isinstance(log, Path) else log
-    started = [line for line in text.splitlines() if '"transfer worker started"' in line]
-    assert started
-    assert all('"transport": "rdma"' in line for line in started), started
-
-
 if __name__ == "__main__":
     make(Path(sys.argv[1]))

@@ -68,5 +68,3 @@ def test_a_publish_goes_over_the_wire_and_is_served() -> None:
             running = plane.Plane(world, publisher, engine, made)
             for seed in plane.SEEDS[:2]:
                 running.goes_over_rdma(seed)
-        plane.only_rdma(trainer.agent.log)
-        plane.only_rdma(ask("log"))
