@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
-from tools.demo.story import TrainerSaid
+from tools.demo.story import Event, TrainerSaid
 from tools.demo.watching import Watching, now_ms
 
 Json = dict[str, Any]
@@ -30,21 +30,28 @@ class Job:
         raise AssertionError(f"not within {seconds:.0f} s: {what}; the last step: {self.steps[-1:]}")
 
     def publishing(self, seconds: float = 60.0) -> Json:
-        """A publish that begins now."""
-        return self.next("a publish that begins", lambda said: said["event"] == "publishing", seconds)
+        """A publish whose sync is under way: where the log came late, and its end with it, the next one's."""
+        while True:
+            said = self.next("a publish that begins", lambda said: said["event"] == "publishing", seconds)
+            while (later := self._said(0.0)) is not None:
+                said = later
+            if said["event"] == "publishing":
+                return said
 
     def step(self, number: int = 0, seconds: float = 60.0) -> Json:
         """A step that ends now: that one, or any."""
         wanted = f"the end of step {number or 'any'}"
         return self.next(wanted, lambda said: said["event"] == "step" and number in (0, said["step"]), seconds)
 
-    def _said(self) -> Json | None:
-        try:
-            event = self._watching.events.get(timeout=0.2)
-        except Empty:
-            return None
-        if not isinstance(event, TrainerSaid):
-            return None
+    def _said(self, seconds: float = 0.2) -> Json | None:
+        """Its next line, if there is one within that time."""
+        end = time.monotonic() + seconds
+        event: Event | None = None
+        while not isinstance(event, TrainerSaid):
+            try:
+                event = self._watching.events.get(timeout=max(0.0, end - time.monotonic()))
+            except Empty:
+                return None
         assert event.document["event"] not in ("torn", "stale", "failed", "summary"), event.document
         if event.document["event"] == "step":
             self.steps.append(event.document)

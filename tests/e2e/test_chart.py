@@ -36,6 +36,7 @@ CLUSTERS_OWN = (
 )
 NAMESPACES_OWN = "deployments,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,secrets,pods"
 API, ENGINES, OPERATORS = 8960, 30000, 8080
+STRANGERS = {"app": "stranger"}
 MORE_STEPS_THAN_NEEDED = 2000
 
 
@@ -50,6 +51,7 @@ def life(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) ->
     had = found.crds()
     yield found
     found.uninstall()
+    found.kubectl("delete", "deployments,statefulsets,pods", "--all", "--now", "--wait=false")
     found.kubectl("delete", "namespace", found.namespace, "--ignore-not-found", "--timeout=60s", seconds=90)
     if not had and found.crds():
         found.kubectl("delete", *found.crds())
@@ -68,7 +70,7 @@ def test_a_releases_life(life: Release, tmp_path: Path) -> None:
             agents_were_injected(life)
             ports = ports_are_closed_to_a_stranger(life)
             the_leader_is_killed_in_the_middle_of_a_sync(life, job)
-            upgraded_and_rolled_back(life, job)
+            upgraded_and_rolled_back(life, job, ports)
             assert all(both_current(step) for step in job.steps if step["step"] >= first), job.steps
     ports |= operators(life)
     assert reached(life.kubectl, "stranger", "main", ports) == ports  # it was the policies that closed them
@@ -79,7 +81,8 @@ def stranger(image: str) -> str:
     """A pod of the same namespace that is no part of WeightSync."""
     main = {"name": "main", "image": image, "imagePullPolicy": "Never", "command": ["sleep", "3600"]}
     spec = {"terminationGracePeriodSeconds": 0, "automountServiceAccountToken": False, "containers": [main]}
-    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"}, "spec": spec})
+    metadata = {"name": "stranger", "labels": STRANGERS}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
 def both_current(said: Json) -> bool:
@@ -154,14 +157,19 @@ def the_leader_is_killed_in_the_middle_of_a_sync(life: Release, job: Job) -> Non
     assert life.leader() in life.pods()
 
 
-def upgraded_and_rolled_back(life: Release, job: Job) -> None:
-    """Versions advance meanwhile, and the resource stays as it is."""
+def upgraded_and_rolled_back(life: Release, job: Job, ports: set[Port]) -> None:
+    """Versions advance meanwhile. Between the two the stranger may read metrics, and no more than that."""
     before = life.kubectl.get("weightsync", "policy")["spec"]
-    life.helm("upgrade", RELEASE, CHART, "--reuse-values", "--set", "operator.podLabels.step=two", *WAIT)
+    change = f"networkPolicy.scrapers={json.dumps([{'podSelector': {'matchLabels': STRANGERS}}])}"
+    words = ("--reuse-values", "--set", "operator.podLabels.step=two", "--set-json", change, *WAIT)
+    life.helm("upgrade", RELEASE, CHART, *words)
     assert {pod["metadata"]["labels"].get("step") for pod in life.pods().values()} == {"two"}
+    metrics = {(host, port) for host, port in ports if port == API} | operators(life)
+    eventually("metrics", lambda: reached(life.kubectl, "stranger", "main", ports | metrics) == metrics)
     job.step()
     life.helm("rollback", RELEASE, "1", *WAIT)
     eventually("the pods of before", lambda: not any("step" in p["metadata"]["labels"] for p in life.pods().values()))
+    eventually("closed again", lambda: not reached(life.kubectl, "stranger", "main", ports | operators(life)))
     job.step()
     assert life.kubectl.get("weightsync", "policy")["spec"] == before
 

@@ -18,9 +18,10 @@ from tools.cluster import layout as places
 from tools.cluster.errors import ClusterError
 from tools.cluster.layout import Layout
 from tools.cluster.pki import Authority
-from tools.setup import debian, go_binaries
+from tools.setup import debian, go_binaries, locks
 
 NAME = "kube-router"
+LOCK = places.NODE_LOCK.with_name("weightsync-policies.lock")
 GRACE_SECONDS = 3.0
 READY_SECONDS = 60.0
 # Of kube-router's firewall; KUBE-NWPLCY-DEFAULT is among the second.
@@ -41,14 +42,15 @@ def enforced() -> Iterator[None]:
         raise ClusterError("the local cluster does not run; `python3 tools/cluster up` starts it")
     debian.install(debian.POLICIES)
     program = go_binaries.policies()
-    end(layout)
-    if rules():
-        raise ClusterError(f"this machine has rules of another kube-router already, such as `{rules()[0]}`")
-    try:
-        _start(program, layout)
-        yield
-    finally:
+    with locks.exclusive(LOCK):  # two at once would each remove the other's rules
         end(layout)
+        if rules():
+            raise ClusterError(f"this machine has rules of another kube-router already, such as `{rules()[0]}`")
+        try:
+            _start(program, layout)
+            yield
+        finally:
+            end(layout)
 
 
 def end(layout: Layout) -> None:

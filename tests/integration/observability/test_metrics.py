@@ -1,6 +1,7 @@
 """What is declared is fed, and what dashboard and alerts ask has an answer: a real Prometheus scrapes a world."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,14 @@ def test_every_query_of_the_dashboard_returns_data(scraped: Scraped, title: str,
     """With every namespace chosen."""
     asked = expression.replace("$namespace", ".*").replace("$__rate_interval", WINDOW)
     wait(f"{title}: {asked} having data", lambda: _numbers(scraped, asked), 60 * SCRAPE_SECONDS)
+
+
+def test_the_dashboards_choice_of_namespaces_is_filled(scraped: Scraped) -> None:
+    """Its variable asks for a label's values of one metric; without them every panel would be empty."""
+    (query,) = (one["query"] for one in dashboard.dashboard()["templating"]["list"] if one["type"] == "query")
+    asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
+    assert asked is not None, query
+    assert {found["metric"][asked[2]] for found in scraped.query(asked[1])} == {"world"}
 
 
 def _numbers(scraped: Scraped, expression: str) -> bool:

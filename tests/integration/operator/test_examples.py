@@ -1,5 +1,6 @@
 """The examples, as `kubectl apply -k` would send them: taken by a real API server, with no unknown field."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +25,16 @@ PATHS = {
 pytestmark = pytest.mark.apiserver
 
 
-def built(name: str) -> list[Json]:
+def text(name: str) -> str:
     """What kustomize makes of an example."""
     made = subprocess.run([KUBECTL, "kustomize", EXAMPLES / name], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
-    return [document for document in yaml.safe_load_all(made.stdout) if document]
+    return made.stdout
+
+
+def built(name: str) -> list[Json]:
+    """The same, parsed."""
+    return [document for document in yaml.safe_load_all(text(name)) if document]
 
 
 def pods(name: str) -> dict[str, Any]:
@@ -92,3 +98,12 @@ def test_where_agents_are_injected_a_label_is_all_that_is_written() -> None:
                         variable["value"] = variable["value"].removeprefix("/dev/weightsync/python:")
         assert each == wanted
     assert not plain
+
+
+def test_the_quickstarts_command_names_the_users_image() -> None:
+    """docs/quickstart.md: what it writes into the manifests on their way to the cluster."""
+    (word,) = re.findall(r"\| sed '([^']+)'", (ROOT / "docs/quickstart.md").read_text())
+    changed = subprocess.run(["sed", word], input=text("injected"), capture_output=True, text=True, check=True).stdout
+    images = re.findall(r"image: (\S+)", changed)
+    assert set(images) == {"PREFIX/weightsync-example:dev"}
+    assert len(images) == 2
