@@ -64,15 +64,10 @@ class Release:
         """Objects of these kinds that are there."""
         return self.kubectl("get", kinds, "-o", "name", "--ignore-not-found", *words).split()
 
-    def lease(self) -> dict[str, Any]:
-        """Who leads, and since when; empty where nobody ever did."""
-        found = self.kubectl("get", "lease", OPERATOR, "--ignore-not-found", "-o", "json")
-        spec: dict[str, Any] = json.loads(found)["spec"] if found.strip() else {}
-        return spec
-
     def leader(self) -> str:
         """The pod that holds the Lease; "" where nobody does."""
-        return str(self.lease().get("holderIdentity", ""))
+        found = self.kubectl("get", "lease", OPERATOR, "--ignore-not-found", "-o", "json")
+        return str(json.loads(found)["spec"].get("holderIdentity", "")) if found.strip() else ""
 
     def pods(self, selector: str = "app.kubernetes.io/component=operator") -> dict[str, Any]:
         """Pods, the operator's where nothing else is said, that are not going."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tools.cluster import control_groups, former, host, layout, node, processes, remains
+from tools.cluster import control_groups, former, host, layout, node, policies, processes, remains
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -87,6 +87,7 @@ def test_up_starts_over_what_a_kill_left() -> None:
     """After every process of the node was killed, pods included, `up` gives a ready node that runs pods."""
     node.up()
     run_pod_with_mounts("before")
+    policies.start()
     place = layout.node()
     victims = [record.pid for record in recorded().values()]
     for pid in [*victims, *remains.shims(place), *control_groups.members()]:
@@ -97,10 +98,12 @@ def test_up_starts_over_what_a_kill_left() -> None:
     assert left.mounts
     assert left.interfaces
     assert left.host_port_rules
+    assert left.policy_rules
     assert left.control_groups
 
     assert node.up().ready
     run_pod_with_mounts("after")
+    assert policies.rules() == []
 
 
 def test_down_leaves_nothing() -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ CLUSTERS_OWN = (
 NAMESPACES_OWN = "deployments,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,secrets,pods"
 API, ENGINES, OPERATORS = 8960, 30000, 8080
 STRANGERS = {"app": "stranger"}
-MORE_STEPS_THAN_NEEDED = 2000
+MORE_STEPS_THAN_NEEDED = 5000
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +134,7 @@ def operators(life: Release) -> set[Port]:
 
 
 def the_leader_is_killed_in_the_middle_of_a_sync(life: Release, job: Job) -> None:
-    """That sync ends, others follow while nobody leads, and the other replica takes the Lease."""
+    """That sync ends, the next one follows, and the other replica takes the Lease."""
     first = life.leader()
     pod = life.pods()[first]
     process = container_status(pod, "operator")["containerID"].removeprefix("containerd://")
@@ -149,11 +148,9 @@ def the_leader_is_killed_in_the_middle_of_a_sync(life: Release, job: Job) -> Non
     ended = job.step(said["step"])
     assert said["unix_ms"] <= killed < ended["unix_ms"]
     assert both_current(ended), ended
+    job.step(said["step"] + 1)
     eventually("another leader", lambda: life.leader() not in ("", first))
-    taken = int(datetime.fromisoformat(life.lease()["acquireTime"]).timestamp() * 1000)
     job.step()
-    headless = [step for step in job.steps if killed < step["unix_ms"] < taken]
-    assert len(headless) > 1, "nothing was synced while nobody led"
     assert life.leader() in life.pods()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ NAME = "kube-router"
 LOCK = places.NODE_LOCK.with_name("weightsync-policies.lock")
 GRACE_SECONDS = 3.0
 READY_SECONDS = 60.0
+GONE_SECONDS = 10.0
 # Of kube-router's firewall; KUBE-NWPLCY-DEFAULT is among the second.
 CHAINS = ("KUBE-ROUTER-", "KUBE-NWPLCY-", "KUBE-POD-FW-")
 SETS = ("KUBE-SRC-", "KUBE-DST-")
@@ -31,7 +33,17 @@ SETS = ("KUBE-SRC-", "KUBE-DST-")
 
 @contextmanager
 def enforced() -> Iterator[None]:
-    """Enforce the node's NetworkPolicies until the end of the block; then its rules are removed.
+    """Enforce the node's NetworkPolicies until the end of the block, then remove its rules. Raises as `start`."""
+    with locks.exclusive(LOCK):  # two at once would each remove the other's rules
+        try:
+            start()
+            yield
+        finally:
+            end(places.node())
+
+
+def start() -> None:
+    """Enforce the node's NetworkPolicies until `end`, or until the node ends.
 
     Raises:
         ClusterError: the node does not run, somebody else's kube-router is at work, or this one does not start.
@@ -42,15 +54,16 @@ def enforced() -> Iterator[None]:
         raise ClusterError("the local cluster does not run; `python3 tools/cluster up` starts it")
     debian.install(debian.POLICIES)
     program = go_binaries.policies()
-    with locks.exclusive(LOCK):  # two at once would each remove the other's rules
-        end(layout)
-        if rules():
-            raise ClusterError(f"this machine has rules of another kube-router already, such as `{rules()[0]}`")
-        try:
-            _start(program, layout)
-            yield
-        finally:
-            end(layout)
+    end(layout)
+    if rules():
+        raise ClusterError(f"this machine has rules of another kube-router already, such as `{rules()[0]}`")
+    authority = Authority(layout.pki)
+    config = layout.config / f"{NAME}.kubeconfig"
+    kubeconfig.write(config, layout.url, authority.pair.certificate, authority.pair_of("admin"))
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    keeper, log = processes.Keeper(layout.records), layout.logs / f"{NAME}.log"
+    record = keeper.start(NAME, command(program, config), log, {"PATH": path})
+    waiting.until("NetworkPolicies are enforced", _loaded, [record], layout.logs, READY_SECONDS)
 
 
 def end(layout: Layout) -> None:
@@ -67,8 +80,7 @@ def end(layout: Layout) -> None:
 def rules() -> list[str]:
     """kube-router's chains, rules and sets on this machine: iptables' lines, and the sets' names."""
     saved = host.tool(["iptables", "-S"], check=False).splitlines() if shutil.which("iptables") else []
-    sets = host.tool(["ipset", "list", "-name"], check=False).split() if shutil.which("ipset") else []
-    return [*chain_rules(saved), *(name for name in sets if name.startswith(SETS))]
+    return [*chain_rules(saved), *_sets()]
 
 
 def chain_rules(saved: list[str]) -> list[str]:
@@ -76,7 +88,7 @@ def chain_rules(saved: list[str]) -> list[str]:
     return [line for line in saved if any(word.startswith(CHAINS) for word in line.split())]
 
 
-def command(program: Path, layout: Layout, config: Path) -> list[str]:
+def command(program: Path, config: Path) -> list[str]:
     """kube-router's command line: its firewall, and nothing else of it."""
     return [
         str(program),
@@ -91,29 +103,28 @@ def command(program: Path, layout: Layout, config: Path) -> list[str]:
     ]
 
 
-def _start(program: Path, layout: Layout) -> None:
-    authority = Authority(layout.pki)
-    config = layout.config / f"{NAME}.kubeconfig"
-    kubeconfig.write(config, layout.url, authority.pair.certificate, authority.pair_of("admin"))
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    keeper, log = processes.Keeper(layout.records), layout.logs / f"{NAME}.log"
-    record = keeper.start(NAME, command(program, layout, config), log, {"PATH": path})
-    waiting.until("NetworkPolicies are enforced", _loaded, [record], layout.logs, READY_SECONDS)
-
-
 def _loaded() -> bool:
     """Whether its first pass is over, which ends by this chain; before it everything is let through."""
     return any(line.startswith("-A KUBE-ROUTER-FORWARD") for line in rules())
 
 
+def _sets() -> list[str]:
+    found = host.tool(["ipset", "list", "-name"], check=False).split() if shutil.which("ipset") else []
+    return [name for name in found if name.startswith(SETS)]
+
+
 def _remove() -> None:
-    lines = [line.split() for line in rules() if line.startswith("-")]
-    chains = [words[1] for words in lines if words[0] == "-N"]
-    for words in lines:
-        if words[0] == "-A" and words[1] not in chains:
-            host.tool(["iptables", "-D", *host.arguments(" ".join(words[1:]))])
+    lines = [line for line in rules() if line.startswith("-")]
+    chains = [line.split()[1] for line in lines if line.startswith("-N")]
+    for line in lines:
+        if line.startswith("-A") and line.split()[1] not in chains:
+            host.tool(["iptables", "-D", *host.arguments(line.removeprefix("-A "))])
     for word in ("-F", "-X"):  # all are emptied before the first goes: they lead to one another
         for chain in chains:
             host.tool(["iptables", word, chain])
-    for name in rules():
-        host.tool(["ipset", "destroy", name])
+    # The kernel lets go of a set some moments after the last rule that named it.
+    limit = time.monotonic() + GONE_SECONDS
+    while names := _sets():
+        for name in names:
+            host.tool(["ipset", "destroy", name], check=time.monotonic() > limit)
+        time.sleep(waiting.PAUSE_SECONDS)

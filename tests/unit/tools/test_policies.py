@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.cluster import layout, policies
+from tools.cluster import policies
 
 SAVED = """\
 -P INPUT ACCEPT
@@ -30,5 +30,5 @@ def test_rules_of_others_are_left_alone() -> None:
 
 def test_it_routes_nothing_and_proxies_nothing() -> None:
     """The node's own programs do: a second one would undo what they set up."""
-    argv = policies.command(Path("/x/kube-router"), layout.node(), Path("/x/config"))
+    argv = policies.command(Path("/x/kube-router"), Path("/x/config"))
     assert {"--run-firewall=true", "--run-router=false", "--run-service-proxy=false", "--enable-cni=false"} <= {*argv}
