@@ -95,6 +95,10 @@ image: ## Build the images
 demo: env ## Run the main job on a real cluster and show what happens
 	@$(BIN)/python tools/demo $(ARGS)
 
+.PHONY: demo-elastic
+demo-elastic: env ## Two, eight, three engines on the local node while training goes on, the trainer killed and back (root)
+	@$(BIN)/python tools/demo elastic $(ARGS)
+
 .PHONY: bench-transfer
 bench-transfer: ## Measure publish to verified against raw Mooncake; writes build/bench/transfer.json
 	@$(PYTHON) tools/setup libraries env

@@ -20,6 +20,7 @@ class Versions:
         self._config = config
         self._keep = keep
         self._numbers = {base_name: 0}
+        self._former: set[str] = set()
         self._models: OrderedDict[int, EngineModel] = OrderedDict()
         self.newest = 0
         self._hold(0, base)
@@ -42,6 +43,15 @@ class Versions:
     def number(self, version: str) -> int | None:
         """See checker.Replay."""
         return self._numbers.get(version)
+
+    def seen(self, version: str) -> None:
+        """An engine named it. What is served before this life has published anything, a former life published."""
+        if not self.newest and version not in self._numbers and not version.startswith("torn"):
+            self._former.add(version)
+
+    def former(self, version: str) -> bool:
+        """See checker.Replay."""
+        return version in self._former
 
     def model(self, number: int) -> EngineModel | None:
         """The weights as an engine holds them, None where they are not kept any more."""

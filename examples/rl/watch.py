@@ -63,6 +63,8 @@ class Watch:
     def see(self, step: int, answers: Iterable[Answer]) -> None:
         """Judge sampled answers by the names of their versions."""
         for answer in answers:
+            for span in answer.spans:
+                self.versions.seen(span.version)
             verdict = check_versions(answer, self.versions)
             self.tally.count_sampled(verdict)
             self._tell(step, verdict.torn, verdict.stale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,9 +69,20 @@ def _end(place: site.Site, kubectl: Kubectl, helm: Helm, *, keep: bool, crds: bo
             step.end("namespace and chart removed")
 
 
-def apply(folder: Path, root: Path, place: site.Site, kubectl: Kubectl, steps: int) -> None:
-    """Trainer, rollout and WeightSync, by a kustomization that is written into ``folder``. Raises DemoError."""
-    manifests.write(folder, root, place, kubectl.namespace, steps)
+def apply(
+    folder: Path,
+    root: Path,
+    place: site.Site,
+    kubectl: Kubectl,
+    steps: int,
+    *,
+    more: Sequence[manifests.Json] = (),
+) -> None:
+    """Trainer, rollout and WeightSync, by a kustomization that is written into ``folder``. Raises DemoError.
+
+    more: patches of it.
+    """
+    manifests.write(folder, root, place, kubectl.namespace, steps, more=more)
     with progress.step("examples") as step:
         kubectl("apply", "-k", folder)
         step.end(f"applied {folder}")

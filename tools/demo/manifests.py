@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ def split_image(image: str) -> tuple[str, str]:
     return (name, tag) if colon and "/" not in tag else (image, "latest")
 
 
-def kustomization(site: Site, namespace: str, steps: int, base: str) -> Json:
-    """The document; base: path of the base from the kustomization's folder."""
+def kustomization(site: Site, namespace: str, steps: int, base: str, more: Sequence[Json] = ()) -> Json:
+    """The document; base: path of the base from the kustomization's folder; more: further patches."""
     images = [
         {"name": ours, "newName": split_image(image)[0], "newTag": split_image(image)[1]}
         for ours, image in (("weightsync", site.image), ("weightsync-example", site.example))
@@ -40,7 +41,7 @@ def kustomization(site: Site, namespace: str, steps: int, base: str) -> Json:
         "namespace": namespace,
         "resources": [base],
         "images": images,
-        "patches": [{"patch": yaml.safe_dump(patch)} for patch in patches],
+        "patches": [{"patch": yaml.safe_dump(patch)} for patch in [*patches, *more]],
     }
 
 
@@ -68,10 +69,27 @@ def _patch(kind: str, name: str, container: Json, mounts: Mounts | None, path: l
     }
 
 
-def write(folder: Path, root: Path, site: Site, namespace: str, steps: int) -> Path:
+def small(kind: str, name: str, container: str) -> Json:
+    """A patch by which ten pods fit on a node of two processors: they share them, the agents with the larger part."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {
+            "template": {
+                "spec": {
+                    "initContainers": [{"name": "weightsync-agent", "resources": {"requests": {"cpu": "90m"}}}],
+                    "containers": [{"name": container, "resources": {"requests": {"cpu": "60m"}}}],
+                }
+            }
+        },
+    }
+
+
+def write(folder: Path, root: Path, site: Site, namespace: str, steps: int, *, more: Sequence[Json] = ()) -> Path:
     """Write kustomization.yaml into ``folder`` and return the folder, for `kubectl apply -k`."""
     folder.mkdir(parents=True, exist_ok=True)
     base = os.path.relpath(root / BASE, folder)
-    document = kustomization(site, namespace, steps, base)
+    document = kustomization(site, namespace, steps, base, more)
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
     return folder

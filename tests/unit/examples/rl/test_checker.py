@@ -16,6 +16,9 @@ class Counting:
     def number(self, version: str) -> int | None:
         return NAMES.get(version)
 
+    def former(self, version: str) -> bool:
+        return version == "z.9"
+
     def answer(self, number: int, prefix: Sequence[int], tokens: int) -> Continuation | None:
         if number < KEPT:
             return None
@@ -37,6 +40,7 @@ def answer(tokens: Sequence[int], *spans: tuple[str, int], floor: int = 0, logpr
         pytest.param(answer([11, 13, 15], ("a.1", 1), ("a.2", 2)), id="a switch in the middle of the answer"),
         pytest.param(answer([13], ("a.3", 1), floor=3), id="the version that the engine was reported with"),
         pytest.param(answer([13], ("a.3", 1), floor=2), id="a newer version than the one reported"),
+        pytest.param(answer([99], ("z.9", 1)), id="a former life's version, before the engine had one of this life"),
     ],
 )
 def test_a_right_answer_has_no_finding(right: Answer) -> None:
@@ -53,6 +57,7 @@ def test_a_right_answer_has_no_finding(right: Answer) -> None:
         pytest.param(answer([11, 12], ("a.1", 1), ("a.2", 1)), "these weights compute", id="only the second span"),
         pytest.param(answer([12], ("torn:a.2", 1)), "nobody published", id="an engine that answered while torn"),
         pytest.param(answer([12], ("b.1", 1)), "nobody published", id="another lineage"),
+        pytest.param(answer([99], ("z.9", 1), floor=1), "nobody published", id="a former life's version, too late"),
         pytest.param(answer([12], ("default", 1)), "too old", id="weights that are not kept any more"),
         pytest.param(answer([12, 14], ("a.2", 1)), "spans count 1", id="tokens without a version"),
         pytest.param(answer([12], ("a.2", 1), logprobs=[-2.1]), "log probabilities", id="the right token by chance"),

@@ -77,3 +77,13 @@ def test_probes_that_tell_versions_apart_come_first(states: list[dict[str, Tenso
     rank = [2 * (a != b) + (b != c) for a, b, c in zip(*answers, strict=True)]
     expected = [c for wanted in (3, 2, 1, 0) for c, found in zip(candidates, rank, strict=True) if found == wanted]
     assert telling([new, middle, old], candidates, 1, 40) == expected
+
+
+def test_what_is_served_before_anything_was_published_is_of_a_former_life(states: list[dict[str, Tensor]]) -> None:
+    """Later on a strange name is strange, and a torn one always is."""
+    versions = Versions(CONFIG, states[0])
+    for name in ("z.9", "torn:z.9", "default"):
+        versions.seen(name)
+    versions.add(states[1])
+    versions.seen("z.10")
+    assert [versions.former(name) for name in ("z.9", "torn:z.9", "default", "z.10")] == [True, False, False, False]
