@@ -11,6 +11,7 @@ TEXT = (Path(__file__).resolve().parents[3] / "docs" / "planning.md").read_text(
 WELL = {
     reasons.ALL_SERVED, reasons.COORDINATOR_CHANGED, reasons.IDLE, reasons.IN_SYNC, reasons.NOTHING_PUBLISHED,
     reasons.PLANNED, reasons.SOURCES_ANNOUNCED, reasons.SYNCING, reasons.ENGINES_JOINING, reasons.SYNC_FAILED,
+    reasons.DEVICES_READY,
 }  # fmt: skip
 
 
