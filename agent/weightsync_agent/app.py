@@ -10,6 +10,7 @@ import structlog
 
 from weightsync.errors import InputError, WeightSyncError
 from weightsync.names import VERSION
+from weightsync.plan import Plan
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.crew import CrewCalls, CrewPost
 from weightsync_agent.drivers.kept_term import OwnTerms
@@ -114,9 +115,12 @@ async def _engine(
 
     journal = JournalFile.within(settings.directory)
     if api is None:
-        return EngineAgent(common, adapter, journal, None, crew=crew, wish=wish)
+        path = settings.plan_path
+        read = partial(_plan_in, path) if path is not None else None
+        return EngineAgent(common, adapter, journal, None, crew=crew, wish=wish, read_plan=read)
+    plan = SlicesFeed(api, settings.pod_namespace, settings.uid, common.own_pod.labels).plan
     head = _head(settings, common, api)
-    return EngineAgent(common, adapter, journal, partial(allowed, api), head, crew=crew, wish=wish)
+    return EngineAgent(common, adapter, journal, partial(allowed, api), head, crew=crew, wish=wish, read_plan=plan)
 
 
 def _head(settings: Settings, common: Common, api: Api | None) -> Callable[[], Awaitable[Head]] | None:
@@ -124,6 +128,10 @@ def _head(settings: Settings, common: Common, api: Api | None) -> Callable[[], A
     if api is None:
         return None
     return SlicesFeed(api, settings.pod_namespace, settings.uid, common.own_pod.labels).head
+
+
+async def _plan_in(path: Path) -> Plan:
+    return (await asyncio.to_thread(read_plan_file, path)).plan
 
 
 async def _trainer(

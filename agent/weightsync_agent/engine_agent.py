@@ -11,6 +11,10 @@ from weightsync.wire.v1 import (
     AgentStatus,
     CommitRequest,
     GrantRequest,
+    Held,
+    Lease,
+    LeaseEnd,
+    LeaseRequest,
     QuietAnswer,
     QuietRequest,
     ReadBackAnswer,
@@ -22,8 +26,11 @@ from weightsync.wire.v1 import (
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.drivers.engine import EngineDriver
+from weightsync_agent.drivers.joining import Joining
 from weightsync_agent.drivers.landing import Wish, staged
+from weightsync_agent.drivers.neighbours import Neighbours, ReadPlan
 from weightsync_agent.drivers.programs import Programs
+from weightsync_agent.drivers.ranks import EngineRanks
 from weightsync_agent.engines.base import EngineAdapter
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Journal
@@ -51,7 +58,9 @@ class EngineAgent:
         *,
         crew: CrewCalls | None = None,
         wish: Callable[[], Awaitable[Wish]] = staged,
+        read_plan: ReadPlan | None = None,
     ) -> None:
+        """read_plan: whom to join from; None: joins wait for the coordinator."""
         self._common = common
         self._programs = Programs(common.volume.layouts, common.client, lambda: None)
         self.driver = EngineDriver(
@@ -71,6 +80,7 @@ class EngineAgent:
             initial_gate=initial_gate,
             side=common.side,
             crew=crew,
+            joining=partial(self._join, read_plan) if read_plan is not None else None,
         )
         self._show()
         self._heads = Heads(head, lambda: (self.driver.fence.term, self.driver.fence.coordinator))
@@ -83,6 +93,19 @@ class EngineAgent:
         number.set_function(lambda: machine.version.number if machine.version is not None else 0)
         for state in LeaderState:
             metrics.ENGINE_STATE.labels(state=state.name.lower()).set_function(partial(_is, machine, state))
+
+    def _join(self, read_plan: ReadPlan, engine: EngineDriver, ranks: EngineRanks) -> Joining:
+        common, settings = self._common, self._common.settings
+        return Joining(
+            settings.uid,
+            engine,
+            ranks,
+            neighbours=Neighbours(settings.uid, read_plan, common.client, believed=settings.in_cluster),
+            client=common.client,
+            start=common.start_worker,
+            ours=common.capabilities,
+            stall_seconds=settings.stall_seconds,
+        )
 
     async def _ask_quiet(self, address: str, request: QuietRequest) -> QuietAnswer:
         return await self._common.client.call(
@@ -143,8 +166,30 @@ class EngineAgent:
             web.post("/v1/receipts", accepts(Receipts, verifier, receipts)),
             web.post("/v1/readback", accepts(ReadBackRequest, verifier, readback)),
             web.post("/v1/members", accepts(MemberHere, verifier, member)),
+            *self._lending(),
             web.get("/v1/status", answers(verifier, status)),
             web.get("/v1/programs/{digest:[0-9a-f]{32}}", program),
+        ]
+
+    def _lending(self) -> list[web.RouteDef]:
+        """For engines that read a version from here."""
+        verifier, holding = self._common.verifier, self.driver.holding
+
+        async def held(caller: Caller, request: web.Request) -> Held:
+            return holding.held()
+
+        async def lease(caller: Caller, body: LeaseRequest) -> Lease:
+            own(caller, body.reader)
+            return await holding.lease(body)
+
+        async def end(caller: Caller, body: LeaseEnd) -> Accepted:
+            own(caller, body.reader)
+            return await holding.end(body)
+
+        return [
+            web.get("/v1/held", answers(verifier, held)),
+            web.post("/v1/leases", accepts(LeaseRequest, verifier, lease)),
+            web.post("/v1/leases/end", accepts(LeaseEnd, verifier, end)),
         ]
 
     async def run(self) -> None:

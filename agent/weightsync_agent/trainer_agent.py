@@ -12,6 +12,7 @@ from weightsync.plan import Plan
 from weightsync.report import Report
 from weightsync.wire.v1 import (
     Accepted,
+    Held,
     NamesRequest,
     OrderEnd,
     OrderFor,
@@ -196,6 +197,9 @@ class TrainerAgent:
             said = [source.runner.quiet(body.grant, body.session) for source in self._sources.values()]
             return QuietAnswer(quiet=all(said))
 
+        async def held(caller: Caller, request: web.Request) -> Held:
+            return c.held()
+
         async def report(caller: Caller, request: web.Request) -> Report:
             return self._common.own_pod.last_report or Report(term=0)
 
@@ -208,6 +212,7 @@ class TrainerAgent:
             web.post("/v1/orders", accepts(OrderFor, verifier, order)),
             web.post("/v1/orders/end", accepts(OrderEnd, verifier, end)),
             web.post("/v1/quiet", accepts(QuietRequest, verifier, quiet)),
+            web.get("/v1/held", answers(verifier, held)),
             web.get("/v1/report", answers(verifier, report)),
             web.get("/v1/outcomes/{lineage:[0-9a-f]{16}}/{number:[0-9]{1,18}}", answers(verifier, outcome)),
         ]

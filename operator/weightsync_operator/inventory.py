@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from weightsync.announcement import Announcement
 from weightsync.errors import InputError
-from weightsync.plan import Name, Plan, Strategy, Transfer, Uid
+from weightsync.plan import JoinPolicy, Name, Plan, Strategy, Transfer, Uid
 from weightsync.records import Record, first_problem
 from weightsync_operator.planning import membership, sources
 from weightsync_operator.planning.compose import Wish, compose, left_out
@@ -39,6 +39,7 @@ class Inventory(Record):
     agents: tuple[Agent, ...] = ()
     initial_gate: Literal["Open", "Closed"] = "Open"
     suspend: bool = False
+    join_policy: JoinPolicy = "Peer"
     transfer: Transfer = Transfer()
     strategy: Strategy = Strategy()
 
@@ -83,6 +84,7 @@ def draft(inventory: Inventory, heard: dict[str, Announcement], previous: Plan |
         name=inventory.name,
         initial_gate=inventory.initial_gate,
         suspend=inventory.suspend,
+        join_policy=inventory.join_policy,
         transfer=inventory.transfer,
         strategy=inventory.strategy,
     )

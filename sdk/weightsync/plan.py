@@ -20,7 +20,7 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 SMALLEST_BUCKET, LARGEST_BUCKET = 4096, 16 * 2**30  # bytes; api/v1alpha1 says the same to the API server
 
 Protocol = Literal["Auto", "RDMA", "TCP"]  # what may carry the bytes; Auto: RDMA where both ends of a route can
-
+JoinPolicy = Literal["Peer", "NextVersion"]
 MaxUnavailable = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$", max_length=4)]
 
 
@@ -134,7 +134,7 @@ class Plan(Record):
     """Everything that a coordinator needs to run syncs.
 
     name: namespace/name of the WeightSync, or a plan file's own; coordinator: uid of a source pod, "" while no
-    source is ready.
+    source is ready; join_policy: whether an engine that comes gets the newest version at once, or the next one.
     """
 
     name: str
@@ -143,6 +143,7 @@ class Plan(Record):
     coordinator: str = ""
     initial_gate: Literal["Open", "Closed"] = "Open"
     suspend: bool = False
+    join_policy: JoinPolicy = "Peer"
     transfer: Transfer = Transfer()
     strategy: Strategy = Strategy()
     sources: Annotated[tuple[Source, ...], MANY] = ()

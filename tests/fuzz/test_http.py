@@ -43,6 +43,8 @@ ENGINE_BODIES: dict[str, Json] = {
         "programs": {PROGRAM.digest: "5" * 64}, "ranks": [RANK], "strategy": {"pauseMode": "Abort"},
     },
     "/v1/welcome": {"term": 1, "coordinator": "t0", "initialGate": "Open"},
+    "/v1/leases": {"reader": "t0", "version": VERSION, "programs": {"0": PROGRAM.digest}, "ours": OURS},
+    "/v1/leases/end": {"reader": "t0"},
     "/v1/readback": {},
     "/v1/members": {
         "uid": "t0", "life": NONCE, "address": "127.0.0.1:1", "node": 1,

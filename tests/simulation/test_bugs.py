@@ -17,7 +17,8 @@ QUICK = (
     "decide-without-persisting", "no-barrier", "silence-is-success", "rosy-outcome", "forget-outcome", "mix-steps",
     "reuse-sync-id", "any-grant", "direct-grant-before-pause", "direct-grant-before-journal",
     "direct-verify-before-terminal", "direct-continue-while-open", "direct-regrant-while-open",
-    "direct-trust-old-table", "direct-word-is-enough",
+    "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying", "reader-outlives-its-pull",
+    "keep-verified-for-ever", "lend-while-filling", "grant-while-it-reads",
 )  # fmt: skip
 BUDGET = 500
 
@@ -86,5 +87,5 @@ def test_machines_are_found_by_their_tables():
     """Every machine that is simulated is counted and mutated."""
     names = {cls.__name__ for cls in machines()}
 
-    assert names >= {"Coordinator", "EngineLeader", "Route", "Target", "Source", "Lane", "Replica"}
+    assert names >= {"Coordinator", "EngineLeader", "Route", "Target", "Source", "Lane", "Replica", "Joiner"}
     assert all(issubclass(cls, Machine) for cls in machines())

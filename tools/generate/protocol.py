@@ -28,7 +28,7 @@ is drawn to each of them, and where those are all, through one point. Rows that 
 MOST_WORDS = 4  # at one arrow
 HUB = "next"  # the point in a drawing where what else waits decides
 # From the trainer's side to the engine's; a machine that is not named here comes last.
-ORDER = ("Coordinator", "Source", "Lane", "Replica", "Route", "Target", "EngineLeader", "EngineMember")
+ORDER = ("Coordinator", "Source", "Lane", "Replica", "Route", "Target", "EngineLeader", "EngineMember", "Joiner")
 
 
 @dataclass(frozen=True)

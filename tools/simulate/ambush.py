@@ -18,6 +18,7 @@ from tools.simulate.moments import AnyMachine, Moment
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol.coordinator import CoordinatorState as C
 from weightsync_agent.protocol.engine_leader import LeaderState as L
+from weightsync_agent.protocol.joiner import JoinerState as J
 from weightsync_agent.protocol.route import RouteState as R
 from weightsync_agent.protocol.source import SourceState as S
 from weightsync_agent.protocol.target import TargetState as T
@@ -111,5 +112,10 @@ KINDS: tuple[Kind, ...] = (
     *(Kind(f"a coordinator: {state.value}", at.coordinator_in(state), (met.told_again,),
            lures.orders_unanswered, "engine call fails")
       for state in (C.GRANTING, C.STAGING, C.DECIDING, C.COMMITTING)),
+    *(Kind(f"a joiner: {state.value}", at.joiner_in(state),
+           (met.holder_dies, met.holder_stops, met.holder_goes, met.joiner_dies, met.read_spoiled, met.sync_begins,
+            met.process_replaced),
+           lures.engines_come)
+      for state in (J.SEEKING, J.LEASING, J.PULLING, J.PULLING, J.APPLYING)),
     Kind("a coordinator whose engines commit", at.coordinator_in(C.COMMITTING), (met.coordinator_dies,)),
 )  # fmt: skip

@@ -76,6 +76,17 @@ class Coordination:
             raise Refused(f"{self.machine.uid} does not coordinate", reason="NotCoordinator")
         return plan
 
+    def held(self) -> v1.Held:
+        """What was decided last. Raises Refused while it is not known here."""
+        self._coordinating()
+        if not self.machine.knows(self.loop.now):
+            raise Refused("not known yet", reason="NotKnown", status=503)
+        sealed = self.machine.sealed
+        if sealed is None:
+            return v1.Held(uid=self.machine.uid)
+        decided = v1.Decided(version=sealed.version, label=sealed.label, term=sealed.term, programs=sealed.roots)
+        return v1.Held(uid=self.machine.uid, decided=decided)
+
     def publishes(self, request: v1.PublishRequest) -> Work:
         """A rank called publish()."""
         plan = self._coordinating()

@@ -15,6 +15,7 @@ from tools.simulate.moments import AnyMachine
 from weightsync.wire import v1
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol import source_events as s
+from weightsync_agent.protocol.joiner import Joiner
 from weightsync_agent.protocol.replica import ReplicaState
 from weightsync_agent.protocol.source import Source, SourceState
 
@@ -270,3 +271,57 @@ def welcome_again(world: World, machine: AnyMachine, pick: float) -> None:
 def no_worker_starts(world: World, machine: AnyMachine, pick: float) -> None:
     world.chances["worker start fails"] = 1.0
     world.loop.at(0.3, world.chances.pop, "worker start fails", None)
+
+
+def _holder(world: World, machine: AnyMachine) -> EnginePod | None:
+    """Whom the joiner reads from, or is about to."""
+    offer = machine.offer if isinstance(machine, Joiner) else None
+    return next((pod for pod in world.engine_pods if offer is not None and pod.uid == offer.uid), None)
+
+
+def holder_dies(world: World, machine: AnyMachine, pick: float) -> None:
+    """With its workers; it comes again."""
+    pod = _holder(world, machine)
+    if pod is not None:
+        pod.crash_agent(torn=False)
+        world.loop.at(0.2 + pick, pod.start_agent)
+
+
+def holder_stops(world: World, machine: AnyMachine, pick: float) -> None:
+    """Nothing is read from it for a while, and it answers nobody."""
+    pod = _holder(world, machine)
+    if pod is None:
+        return
+    world.freeze(pod.agent.life, 0.5 + 2 * pick)
+    for target in pod.agent.targets.values():
+        for session in target.worker.arenas if target.worker is not None else ():
+            world.wires.stalls[session] = world.loop.now + 0.5 + 2 * pick
+
+
+def holder_goes(world: World, machine: AnyMachine, pick: float) -> None:
+    """Its pod is deleted."""
+    pod = _holder(world, machine)
+    if pod is not None and len(world.engine_pods) > 1:
+        world.remove_engine(pod)
+
+
+def joiner_dies(world: World, machine: AnyMachine, pick: float) -> None:
+    """Its agent, and what reads for it."""
+    pod = moments.pod_of(world, machine)
+    if pod is not None:
+        pod.crash_agent(torn=pick < 0.3)
+        world.loop.at(0.1 + pick, pod.start_agent)
+
+
+def read_spoiled(world: World, machine: AnyMachine, pick: float) -> None:
+    """What comes over the wire next is not what was sent; or a read fails, and its bytes come all the same."""
+    if pick < 0.5:
+        world.wires.corrupt += 1
+    else:
+        world.wires.fail += 1
+
+
+def sync_begins(world: World, machine: AnyMachine, pick: float) -> None:
+    """The next version is published just now, again and again."""
+    world.trainer.interval = 0.2
+    world.loop.at(1.0 + pick, setattr, world.trainer, "interval", world.interval)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from tools.simulate import ambush
+from tools.simulate import ambush, lures
 from tools.simulate.memory import RUBBISH, ArenaFile
 from tools.simulate.network import CALM
 from weightsync_agent.journal.records import BASE
@@ -68,6 +68,7 @@ WEIGHTS = {
     "engine added": 3,
     "engine removed": 3,
     "engine replaced": 3,
+    "trainers away": 4,
     "trainer dies": 4,
     "rank restarts": 2,
     "bad input": 3,
@@ -420,6 +421,15 @@ def _engine_replaced(world: World, fault: Fault) -> None:
     _until(world, fault, lambda: None)
 
 
+def _trainers_away(world: World, fault: Fault) -> None:
+    """All trainer pods are gone for a while, and engines come meanwhile."""
+    seconds = 1.0 + 3 * fault.seconds
+    lures.trainers_away(world, seconds)
+    for _ in range(1 + int(2 * fault.extra)):
+        world.loop.at(0.5 * fault.pick, world.add_engine)
+    _until(world, replace(fault, seconds=seconds), lambda: None)
+
+
 KINDS: dict[str, Strike] = {
     "storm": _weather(loss=0.25, late=0.2, slow=1.5),
     "slow network": _weather(late=0.5, slow=1.6),
@@ -455,6 +465,7 @@ KINDS: dict[str, Strike] = {
     "engine added": _engine_added,
     "engine removed": _engine_removed,
     "engine replaced": _engine_replaced,
+    "trainers away": _trainers_away,
     "trainer dies": _trainer_dies,
     "rank restarts": _rank_restarts,
     "bad input": _chance("bad input", 0.5),

@@ -13,8 +13,8 @@ from tools.report.writing import write
 from tools.simulate import coverage
 from tools.simulate.bugs import Patches
 from tools.simulate.coverage import COVERAGE, Key
-from tools.simulate.direct_bugs import BUGS
 from tools.simulate.mutants import Mutant, every
+from tools.simulate.pull_bugs import BUGS
 from tools.simulate.schedule import run
 from weightsync.measures import Measure
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tools.simulate.memory import ArenaFile
     from tools.simulate.serving import Serving
     from tools.simulate.transfer import Piece
+    from weightsync.wire.v1 import Decided
     from weightsync_agent.journal.records import Journal
 
 SENTENCES = {
@@ -163,6 +164,21 @@ def decided_first(name: str, durable: str) -> None:
     """10. durable: the version in the decision's file of the coordinator that sends the commit."""
     if name != durable:
         raise Violation(10, f"{name} is committed while the decision on disk is {durable or 'none'}")
+
+
+def decided_before(where: str, name: str, root: str, decided: str) -> None:
+    """10. decided: the root of that version in some decision on disk, "" where there is none."""
+    if root != decided:
+        raise Violation(10, f"{where} takes {name} of root {root[:8]} over, and decided is {decided[:8] or 'none'}")
+
+
+def takes_no_older(where: str, own: Decided, decided: Decided) -> None:
+    """9, and 8 for a decision of an earlier term than the engine's last one. What an engine takes over by itself."""
+    before, after = own.version, decided.version
+    if before.lineage == after.lineage and after.number < before.number:
+        raise Violation(9, f"{where} takes {after.name} over, and was told to serve {before.name}")
+    if before.lineage != after.lineage and decided.term < own.term:
+        raise Violation(8, f"{where} takes {after.name} of term {decided.term} over after one of term {own.term}")
 
 
 def all_staged(name: str, unready: Sequence[str]) -> None:

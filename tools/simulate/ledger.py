@@ -10,6 +10,7 @@ from tools.simulate.clock import Loop
 from tools.simulate.memory import SIZE, ArenaFile, number_of
 from weightsync.arena import ArenaState
 from weightsync.version import Version, version_name
+from weightsync.wire.v1 import Decided
 from weightsync_agent.journal.records import BASE
 from weightsync_agent.protocol.gather import Gathered
 
@@ -40,6 +41,7 @@ class Ledger:
         self.engines: dict[str, EngineMemory] = {}  # session -> an engine's own parameters
         self.flying: dict[str, list[Piece]] = {}
         self.decided_syncs = 0
+        self.joins = 0
         self.currents = 0
 
     # --- engines ---
@@ -99,6 +101,25 @@ class Ledger:
         where = target.where
         i.granted_once(where, grant, self.flying.get(target.session, ()))
         self.effect(where, "a grant", term, coordinator)
+
+    def reads(self, target: TargetArena, grant: str) -> None:
+        """A target marks its arena Filling for its own reader."""
+        i.granted_once(target.where, grant, self.flying.get(target.session, ()))
+
+    def read_lands(self, target: TargetArena, grant: str, bucket: int) -> None:
+        """A piece that our own reader asked for comes in."""
+        header = target.arena.header
+        i.landed_in_grant(target.where, header.grant, grant, "its own reader")
+        verified = bucket * SIZE in target.machine.verified
+        i.no_late_byte(target.where, header.state, verified, bucket, "its own reader")
+
+    def taken(self, pod: str, own: Decided | None, decided: Decided) -> None:
+        """An engine takes a version over from another, or from its own arenas, and nobody told it to."""
+        version = decided.version
+        i.decided_before(pod, version.name, version.root, self.roots.get(version.name, ""))
+        if own is not None:
+            i.takes_no_older(pod, own, decided)
+        self.highest_term[pod] = max(self.highest_term.get(pod, 0), decided.term)
 
     def fences(self, target: TargetArena) -> None:
         """The receiving worker is to be killed for this arena."""

@@ -96,3 +96,18 @@ def orders_unanswered(world: World, seconds: float) -> None:
     world.loop.at(seconds, setattr, world, "disk_seconds", 0.004)
     world.chances["disk full"] = 0.3
     world.loop.at(seconds, world.chances.pop, "disk full", None)
+
+
+def engines_come(world: World, seconds: float) -> None:
+    """With the trainer's pods there, or away for a while."""
+    if world.rng.random() < 0.5:
+        trainers_away(world, seconds / 2)
+    for _ in range(world.rng.choice((1, 2))):
+        world.add_engine()
+
+
+def trainers_away(world: World, seconds: float) -> None:
+    """All of them: nobody coordinates, and nobody writes."""
+    for pod in world.source_pods:
+        pod.crash_agent()
+        world.loop.at(seconds, pod.start_agent)

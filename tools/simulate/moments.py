@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from weightsync_agent.engines.sequence import Step
 from weightsync_agent.protocol import engine_leader as m
+from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import target as t
 from weightsync_agent.protocol.coordinator import Coordinator, CoordinatorState
@@ -37,7 +38,7 @@ def rank_of(world: World, machine: AnyMachine) -> SourceRank | None:
 
 def pod_of(world: World, machine: AnyMachine) -> EnginePod | None:
     for pod in world.engine_pods:
-        machines: list[AnyMachine] = [pod.agent.machine]
+        machines: list[AnyMachine] = [pod.agent.machine, pod.agent.joining.machine]
         machines += [arena.machine for target in pod.agent.targets.values() for arena in target.arenas]
         if pod.agent.life.alive and any(each is machine for each in machines):
             return pod
@@ -93,3 +94,7 @@ def goes_on(machine: AnyMachine) -> bool:
 
 def target_in(state: t.TargetState) -> Moment:
     return lambda machine: isinstance(machine, t.Target) and machine.state is state
+
+
+def joiner_in(state: j.JoinerState) -> Moment:
+    return lambda machine: isinstance(machine, j.Joiner) and machine.state is state

@@ -68,6 +68,7 @@ class RankTarget:
         self.arenas = [TargetArena(agent, rank, file) for file in files]
         self.program, self.layout = self.arenas[0].program, self.arenas[0].layout
         self.worker: Worker | None = None
+        self.granted_at = 0.0
         self.lock = Lock(agent.loop)
 
     def register(self) -> Work:
@@ -143,10 +144,77 @@ class RankTarget:
                         chosen.writers = {writer.key for writer in request.writers}
                     case t.GiveGrant(grant):
                         given = grant
+                        self.granted_at = self.agent.loop.now
             region = v1.Region(session=chosen.session, address=4096, nbytes=chosen.arena.header.nbytes)
             return v1.Grant(grant=given, region=region, theirs=WIRE_CAPABILITIES)
         finally:
             self.lock.release()
+
+    def begin_pull(self, version: Version, term: int, *, fence: bool = False) -> Work:
+        """The arena for our own worker to read that version into. Raises Refused."""
+        yield self.lock.acquire()
+        try:
+            chosen = self.arenas[t.choose([each.rank for each in self.arenas], self.agent.machine.version)]
+            event = t.Pull(version, term, self.world.nonce(32), fence)
+            if not chosen.machine.takes(event):
+                raise Refused(chosen.machine.state.value, reason="Busy", status=503)
+            for action in chosen.handle(event):
+                match action:
+                    case t.ReplaceWorker():
+                        self.world.ledger.fences(chosen)
+                        self.agent.spawn(self._replace_worker(chosen))
+                    case t.RefuseAsk(message):
+                        raise Refused(message, reason="Fencing", status=503)
+                    case t.WriteFilling(grant):
+                        self.world.ledger.reads(chosen, grant)
+                        chosen.arena.fill(grant)
+                        chosen.writers = set()
+            return chosen
+        finally:
+            self.lock.release()
+
+    def pulled(self, pulled: TargetArena, computed: Any, claimed: Any) -> Work:
+        """A bucket was read and digested here. Whether it is what the holder said."""
+        grant = pulled.machine.grant
+        yield self.lock.acquire()
+        try:
+            if grant is None or pulled.machine.state is not t.TargetState.PULLING:
+                return False
+            actions = pulled.handle(t.Landed(grant.grant, (computed,), (claimed,)))
+        finally:
+            self.lock.release()
+        return any(isinstance(action, t.AnswerReceipt) and bool(action.verified) for action in actions)
+
+    def end_pull(self, pulled: TargetArena) -> Work:
+        """Our reading worker has ended."""
+        yield self.lock.acquire()
+        try:
+            if pulled.machine.takes(t.PullEnded()):
+                pulled.handle(t.PullEnded())
+        finally:
+            self.lock.release()
+
+    def grant_of(self, version: Version) -> str:
+        """The grant under which the version lies here. Raises Refused where none does."""
+        for each in sorted(self.arenas, key=lambda each: each.machine.version != version):
+            grant = each.machine.grant
+            named = grant is not None and (grant.lineage, grant.number) == (version.lineage, version.number)
+            if grant is not None and named and not each.machine.missing():
+                return grant.grant
+        raise Refused("not all of it is here", reason="GrantClosed")
+
+    def lendable(self, version: Version) -> TargetArena | None:
+        """The arena that is sealed as that version, with a worker behind which others can read it."""
+        alive = self.worker is not None and self.worker.alive
+        whole = (t.TargetState.SEALED, t.TargetState.APPLYING)
+        found = (each for each in self.arenas if each.machine.version == version and each.machine.state in whole)
+        return next((each for each in found if alive and each.session), None)
+
+    @property
+    def written_since(self) -> float | None:
+        """When an arena was granted to a writer that has not said that it is done."""
+        fencing = any(each.machine.state is t.TargetState.FENCING for each in self.arenas)
+        return self.granted_at if fencing or any(not each.machine.quiet() for each in self.arenas) else None
 
     def lend(self) -> Work:
         """The first arena, to certify the engine in. Raises Refused, reason Fencing."""

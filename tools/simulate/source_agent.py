@@ -104,7 +104,7 @@ class SourceAgent:
 
     # --- requests ---
 
-    def serve(self, path: str, body: Any) -> Any:
+    def serve(self, path: str, body: Any) -> Any:  # noqa: PLR0911 - one case for each path
         """See network.Host."""
         coordination = self.coordination
         match path:
@@ -118,6 +118,8 @@ class SourceAgent:
                 coordination.feed(e.PublishBroken(body.lineage, body.number, body.reason, body.message))
             case "/v1/outcomes":
                 return coordination.outcome(body, POLL)
+            case "/v1/held":
+                return coordination.held()
             case "/v1/orders":
                 return self._rank(body.writer).order(body.order)
             case "/v1/orders/end":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tools.simulate import invariants as i
 from tools.simulate.clock import Cancelled, Life, Lock, Task, Work
 from tools.simulate.direct_rank import DirectRank
+from tools.simulate.joining import Holding, Joining, Reader
 from tools.simulate.look import Look, Refs, check_readback
 from tools.simulate.rank_target import RankTarget
 from tools.simulate.transfer import Worker
@@ -25,6 +26,7 @@ from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.engines.sequence import OPEN_STEPS, Step, commit_steps, direct_steps, refusal
 from weightsync_agent.journal.records import UNKNOWN, Journal, JournalRank, JournalState, Reapply, opened
 from weightsync_agent.protocol import engine_leader as m
+from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.fence import Fence, OpenGrant
 
 if TYPE_CHECKING:
@@ -68,10 +70,12 @@ class EngineAgent:
         self.fence = Fence(*self.volume.terms.get(-1, (0, "")))
         self.targets: dict[int, RankTarget] = {}
         self.direct: dict[int, DirectRank] = {}
-        self.workers: list[Worker] = []
+        self.workers: list[Worker | Reader] = []
         self.gate: bool | None = None
         self.capabilities = Capabilities(begin_end=pod.begin_end, flush_with_waiting=True)
         self.look_at = Look(self)
+        self.holding = Holding(self)
+        self.joining = Joining(self)
         self.probed = ""  # the life of the engine whose capabilities are known
         self.decided: v1.Decided | None = None
         self.silent = 0
@@ -109,6 +113,7 @@ class EngineAgent:
         self._announce()
         while True:
             yield from self._look_once()
+            self.joining.look()
             steady = self.machine.state is m.LeaderState.CURRENT
             yield self.loop.sleep(self.world.probe_seconds if steady else self.world.probe_seconds / 2)
 
@@ -170,6 +175,7 @@ class EngineAgent:
             yield from _settled(before)
         yield self.committing.acquire()
         try:
+            yield from self.joining.end("another life is looked at")
             try:
                 event: m.Seen | m.LookFailed = yield from self._describe()
             except ProtocolError:
@@ -177,6 +183,7 @@ class EngineAgent:
             except WeightSyncError as error:
                 event = m.LookFailed(str(error))
             self.feed(event)
+            self.joining.look()
             if isinstance(event, m.Seen) and not event.problem and isinstance(event.recovery, Reapply):
                 yield from self._reapply(event.recovery)
         finally:
@@ -286,6 +293,45 @@ class EngineAgent:
         self.asked = request
         yield from self._run_commit(self.decided, grants, request.strategy.pause_mode)
 
+    def needs(self, silent_after: float) -> j.Needs | j.NeedsNothing:  # decision
+        """Whether the engine needs a version that it can read from another."""
+        if self.machine.state not in (m.LeaderState.FRESH, m.LeaderState.TORN):
+            return j.NeedsNothing(self.machine.state.value)
+        if not self.targets:
+            return j.NeedsNothing("its arenas are not here")
+        since = [at for target in self.targets.values() if (at := target.written_since) is not None]
+        if since and self.loop.now < max(since) + silent_after:
+            return j.NeedsNothing("a sync writes to it")
+        return j.Needs(self.decided, self.decided is not None and self.holding.whole(self.decided.version))
+
+    def take(self, own: v1.Decided | None, decided: v1.Decided, coordinator: str) -> Work:
+        """Serve what was pulled, or lies sealed here."""
+        self._check_present()
+        yield self.committing.acquire()
+        try:
+            if self.machine.serves(decided.version):
+                return
+            older = self.machine.older(decided.version)
+            if older or self.decided != own:  # decision
+                raise Refused(older or "another was decided meanwhile", reason="StaleVersion")
+            grants = tuple((rank, target.grant_of(decided.version)) for rank, target in sorted(self.targets.items()))
+            request = v1.CommitRequest(
+                term=decided.term, coordinator=coordinator, sync="", target=self.pod.uid, version=decided.version,
+                programs=decided.programs, strategy=self.world.strategy,
+                ranks=tuple(
+                    v1.RankCommit(rank=rank, grant=each, program=self.targets[rank].program) for rank, each in grants
+                ),
+            )  # fmt: skip
+            for target in self.targets.values():
+                yield from target.seal(request)
+            if decided.term > self.fence.term:
+                self._obey(decided.term, coordinator)
+            self.world.ledger.taken(self.pod.name, own, decided)
+            self.decided, self.asked = decided, None
+            yield from self._run_commit(decided, grants, self.world.strategy.pause_mode)
+        finally:
+            self.committing.release()
+
     def _reapply(self, recovery: Reapply) -> Work:
         self.asked = None
         try:
@@ -312,7 +358,7 @@ class EngineAgent:
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
         refs = self.look_at.refs(() if self.direct else grants, version.root)
         ranks = tuple(self.held[rank].granted(grant).journal_rank() for rank, grant in grants)
-        fence = Fence(self.fence.term, self.fence.coordinator)
+        fence = Fence(decided.term, self.fence.coordinator if decided.term == self.fence.term else "")
         self.context = Context(decided, fence, self.machine.incarnation, mode, refs, ranks)
         if self.asked is not None:
             self.world.ledger.effect(self.pod.name, "a commit", self.asked.term, self.asked.coordinator)
@@ -395,7 +441,7 @@ class EngineAgent:
 
     # --- requests ---
 
-    def serve(self, path: str, body: Any) -> Any:
+    def serve(self, path: str, body: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - one case for each path
         """See network.Host."""
         match path:
             case "/v1/grants":
@@ -406,10 +452,9 @@ class EngineAgent:
                     raise Refused(self.machine.problem, reason="EngineRefused", status=422)
                 if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):  # decision
                     raise Refused("the engine is being committed to", reason="Busy", status=503)
-                rank = self._target(body.rank)
-                return (
-                    self._grant_direct(rank, body) if isinstance(rank, DirectRank) else rank.grant(body, self.fence)
-                )
+                if self.joining.applies:  # decision
+                    raise Refused("the engine takes over what it read from another", reason="Fencing", status=503)
+                return self._grant(self._target(body.rank), body)
             case "/v1/void":
                 self.fence.check(body.term, body.coordinator)
                 return self._target(body.rank).void(body)
@@ -424,8 +469,21 @@ class EngineAgent:
                 return v1.Accepted()
             case "/v1/status":
                 return self._status()
+            case "/v1/held":
+                return self.holding.held()
+            case "/v1/leases":
+                return self.holding.lease(body)
+            case "/v1/leases/end":
+                self.holding.readers.end(body.reader)
+                return v1.Accepted()
             case _:
                 raise Refused(f"no such path: {path}")
+
+    def _grant(self, rank: RankTarget | DirectRank, body: v1.GrantRequest) -> Work:
+        yield from self.joining.end("a sync begins")
+        if isinstance(rank, DirectRank):
+            return (yield from self._grant_direct(rank, body))
+        return (yield from rank.grant(body, self.fence))
 
     def _grant_direct(self, rank: DirectRank, request: v1.GrantRequest) -> Work:
         def let_in(grant: OpenGrant) -> Work:
@@ -484,6 +542,7 @@ class EngineAgent:
             gate=bool(self.gate),
             decided=self.decided,
             ranks=(),
+            pulls=self.joining.machine.hopes,
         )
 
 

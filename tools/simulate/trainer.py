@@ -42,6 +42,7 @@ class Trainer:
         self.copied_step = 0  # the last that all ranks have copied
         self.nonces: dict[int, str] = {}
         self.interval = world.interval
+        self.rests_until = 0.0
 
     def start(self) -> None:
         """A life begins: new nonces, sequence from 1."""
@@ -76,6 +77,12 @@ class Trainer:
             yield from tasks  # the step's collectives: no rank goes on alone
             self.copied_step = step
             yield self.loop.sleep(self.interval * (0.5 + self.world.rng.random()))
+            while self.loop.now < self.rests_until:
+                yield self.loop.sleep(self.rests_until - self.loop.now)
+
+    def rest(self, seconds: float) -> None:
+        """Publish nothing for so long, once what is under way is published."""
+        self.rests_until = self.loop.now + seconds
 
     def _publish(self, life: Life, rank: Rank, nonce: str, sequence: int, step: int) -> Work:
         """As the Publisher: the input is always exhausted, and nothing is raised."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from tools.simulate import faults as f
 from tools.simulate import invariants as i
+from tools.simulate import lures
 from tools.simulate.ambush import Ambush
 from tools.simulate.clock import Future, Life, Loop
 from tools.simulate.coverage import COVERAGE
@@ -29,6 +30,7 @@ from weightsync_agent.protocol.table import Machine
 
 HEAL_SECONDS = 150.0  # of virtual time after the last fault, for everything to be current again
 MOST_EVENTS = 60_000
+LATE_COMERS = 0.3  # share of schedules in which engines come once there are versions
 # (stages, ranks of each stage, all in one pod)
 TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, True))
 
@@ -95,6 +97,31 @@ class World:
     def shape_of(self, engine: int) -> Random:
         """What an engine's mode is drawn from: apart, so that the rest of a seed means what it always meant."""
         return Random(f"{self.seed}/direct/{engine}")  # noqa: S311
+
+    def comes_late(self) -> Random | None:
+        """What engines that come once there are versions are drawn from; None where nobody does. Apart, too."""
+        comers = Random(f"{self.seed}/comers")  # noqa: S311
+        return comers if comers.random() < LATE_COMERS else None
+
+    def _comers(self) -> None:
+        """Engines come while the trainer publishes, pauses, or is away."""
+        comers = self.comes_late()
+        if comers is None:
+            return
+        at, lasts = 1.0 + 4.0 * comers.random(), 3.0 + 2.0 * comers.random()
+        self.faulty += 1  # the schedule lasts until then
+        self.loop.at(at + lasts, self._came)
+        how = comers.random()
+        if how < 0.4:
+            self.loop.at(at, self.trainer.rest, lasts)
+        elif how < 0.7:
+            self.loop.at(at, lures.trainers_away, self, lasts)
+        for _ in range(comers.choice((1, 1, 2, 3))):
+            self.loop.at(at + 0.1 + comers.random(), self.add_engine)
+
+    def _came(self) -> None:
+        self.faulty -= 1
+        self.last_fault = self.loop.now
 
     @property
     def layouts(self) -> int:
@@ -201,6 +228,7 @@ class World:
     def run(self) -> None:
         """To the end: faults, healing, everything current. Raises Violation."""
         loop, faults = self.loop, list(self.faults)
+        self._comers()
         first = 0
         heal_by: float | None = None
         asked_at = 0.0

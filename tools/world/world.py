@@ -289,6 +289,12 @@ class World:
         """Ask an agent; raises WorldError with its words where it refuses."""
         return self._http(pod.address, path, body, seconds, {"Authorization": f"Bearer {self.secret}"})
 
+    def metric(self, pod: Pod, name: str) -> float:
+        """What an agent's metric of that name is now, over all its labels."""
+        with urllib.request.urlopen(f"http://{pod.address}/metrics", timeout=10.0) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].split()[:1] == [name])
+
     def ask_engine(self, pod: Pod, path: str, body: dict[str, Any] | None = None, *, seconds: float = 60.0) -> Any:
         """Ask an engine, as any client would."""
         return self._http(pod.engine_address, path, body, seconds, {})

@@ -1,7 +1,7 @@
 """Work that nobody awaits: kept alive until done, its failure logged and counted, never lost."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import structlog
@@ -25,6 +25,24 @@ async def in_thread(work: Callable[..., T], *args: object) -> T:
     except asyncio.CancelledError:
         await asyncio.gather(running, return_exceptions=True)
         raise
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """What ``work`` returns. A caller that is cancelled, once or again, goes on only once it has ended.
+
+    For what ends a worker and closes what it filled: half of that would leave an arena to nobody.
+    """
+    running = asyncio.ensure_future(work)
+    cancelled = False
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        await asyncio.gather(running, return_exceptions=True)
+        raise asyncio.CancelledError
+    return running.result()
 
 
 class Background:

@@ -17,7 +17,9 @@ from weightsync.wire.v1 import (
     AgentStatus,
     Capabilities,
     CommitAnswer,
+    Decided,
     Grant,
+    Held,
     NamesAnswer,
     NamesRequest,
     OrderEnd,
@@ -152,6 +154,18 @@ class Coordination:
         future = self._waiting.pop(_life(request), None)
         if future is not None and not future.done():
             future.set_exception(what) if isinstance(what, Refused) else future.set_result(what)
+
+    def held(self) -> Held:
+        """What was decided last, for engines that get it from others. Raises Refused while it is not known here."""
+        self._coordinating()
+        machine = self.machine
+        if not machine.knows(time.monotonic()):
+            raise Refused("the engines are still asked what was decided; ask again", reason="NotKnown", status=503)
+        sealed = machine.sealed
+        if sealed is None:
+            return Held(uid=machine.uid)
+        decided = Decided(version=sealed.version, label=sealed.label, term=sealed.term, programs=sealed.roots)
+        return Held(uid=machine.uid, decided=decided)
 
     async def names(self, request: NamesRequest) -> NamesAnswer:
         """What the caller's stage owns of the program."""

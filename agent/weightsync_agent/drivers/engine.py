@@ -9,6 +9,7 @@ import structlog
 
 from weightsync.announcement import Announcement
 from weightsync.errors import EngineError, InputError, Refused, WeightSyncError
+from weightsync.plan import Strategy
 from weightsync.version import Version
 from weightsync.wire.members import EngineOf, MemberHere
 from weightsync.wire.v1 import (
@@ -19,6 +20,7 @@ from weightsync.wire.v1 import (
     Decided,
     Grant,
     GrantRequest,
+    RankCommit,
     Receipts,
     ReceiptsAnswer,
     VoidRequest,
@@ -31,6 +33,8 @@ from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
 from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.drain import AskQuiet
+from weightsync_agent.drivers.holding import Holding
+from weightsync_agent.drivers.joining import Joining
 from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.landing import Landing, Wish, nobody, staged
 from weightsync_agent.drivers.look import Look
@@ -45,10 +49,13 @@ from weightsync_agent.journal.records import Fresh, Journal, JournalState, Reapp
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
 from weightsync_agent.protocol import engine_leader as m
+from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.fence import OpenGrant
 from weightsync_agent.volume import Volume
 
 log = structlog.get_logger(__name__)
+
+MakeJoining = Callable[["EngineDriver", EngineRanks], Joining]
 
 SILENT_AFTER = 2  # unanswered looks in a row: one may be a busy engine
 
@@ -80,6 +87,7 @@ class EngineDriver:
         initial_gate: Callable[[], Awaitable[bool]] | None = None,
         side: Side | None = None,
         crew: CrewCalls | None = None,
+        joining: MakeJoining | None = None,
     ) -> None:
         self.uid = uid
         self.life = secrets.token_hex(8)  # of this agent
@@ -103,6 +111,8 @@ class EngineDriver:
             crew=crew,
         )
         self._side = side or Side(uid)
+        self.holding = Holding(uid, self._ranks, lambda: self._decided)
+        self._joining = joining(self, self._ranks) if joining is not None else None
         self._look_at = Look(adapter, journal, self._ranks, self._lacks_programs)
         self._decided: Decided | None = None
         self._probe = probe_seconds
@@ -129,6 +139,8 @@ class EngineDriver:
         self._announce()
         while True:
             await self._look_once()
+            if self._joining is not None:
+                self._joining.look()
             await asyncio.sleep(self._probe)
 
     def _restore_fence(self) -> None:
@@ -211,6 +223,7 @@ class EngineDriver:
         if before is not None:
             await asyncio.wait({before})
         async with self._committing:
+            await self._read_no_more("another life of the engine is looked at")
             try:
                 event: m.Seen | m.LookFailed = await self._describe()
             except WeightSyncError as error:
@@ -223,6 +236,8 @@ class EngineDriver:
             if _ended():  # the standstill's own failure hid the cancellation
                 raise asyncio.CancelledError
             self._feed(event)
+            if self._joining is not None:
+                self._joining.look()  # before anybody learns that it can be written to
             if isinstance(event, m.Seen) and not event.problem:
                 match event.recovery:
                     case Reapply(version, _, grants):
@@ -363,6 +378,55 @@ class EngineDriver:
                     f"the plan has rank {rank.rank} in pod {meant}, the engine in pod {known}", reason="PodsDiffer"
                 )
 
+    # --- joins ---
+
+    def needs(self, silent_after: float) -> j.Needs | j.NeedsNothing:
+        """Whether the engine needs a version that it can read from another engine. See drivers.joining.Engine."""
+        state, targets = self.machine.state, self.targets
+        if state not in (m.LeaderState.FRESH, m.LeaderState.TORN):
+            return j.NeedsNothing(f"the engine: {state.value}")
+        if not targets or self._ranks.remote or self._look_at.engine_ranks != len(targets):
+            return j.NeedsNothing("its arenas are not, or not all of them, here")
+        since = [at for target in targets.values() if (at := target.written_since) is not None]
+        if since and time.monotonic() < max(since) + silent_after:
+            return j.NeedsNothing("a sync writes to it")
+        own = self._decided
+        return j.Needs(own, own is not None and self.holding.whole(own.version))
+
+    async def take(self, own: Decided | None, decided: Decided, coordinator: str, mode: PauseMode) -> None:
+        """Serve what was pulled, or lies sealed here. coordinator: of the decision's term, "" where not known.
+
+        Raises Refused where it is not whole, or where another version was decided here meanwhile, EngineError.
+        """
+        self._check_present()
+        async with self._committing:
+            if self.machine.serves(decided.version):
+                return
+            older = self.machine.older(decided.version)
+            if older or self._decided != own:
+                raise Refused(
+                    older or "the engine was told to serve another version meanwhile", reason="StaleVersion"
+                )
+            grants = tuple((rank, target.grant_of(decided.version)) for rank, target in sorted(self.targets.items()))
+            request = CommitRequest(
+                term=decided.term, coordinator=coordinator, sync="", target=self.uid, version=decided.version,
+                label=decided.label, programs=decided.programs, strategy=Strategy(pause_mode=mode),
+                ranks=tuple(
+                    RankCommit(rank=rank, grant=grant, program=self.targets[rank].program.digest)
+                    for rank, grant in grants
+                ),
+            )  # fmt: skip
+            for target in self.targets.values():
+                await target.seal(request)
+            if decided.term > self.fence.term:
+                self._obey(decided.term, coordinator)  # whoever decided before has nothing to say here any more
+            self._decided = decided
+            await self._run_commit(decided, grants, mode)
+
+    async def _read_no_more(self, why: str) -> None:
+        if self._joining is not None:
+            await self._joining.end(why)
+
     async def _reapply(self, version: Version, grants: tuple[tuple[int, str], ...]) -> None:
         """To be called with ``_committing`` held."""
         try:
@@ -397,8 +461,8 @@ class EngineDriver:
             version=version,
             label=decided.label,
             programs=decided.programs,
-            term=self.fence.term,
-            coordinator=self.fence.coordinator,
+            term=decided.term,
+            coordinator=self.fence.coordinator if decided.term == self.fence.term else "",
             incarnation=self.machine.incarnation,
             pause_mode=mode,
             arenas=tuple(self._ranks.ref(rank, grant, version.root) for rank, grant in grants if self.targets),
@@ -441,6 +505,9 @@ class EngineDriver:
         if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):
             raise Refused("the engine is being committed to", reason="Busy", status=503)
         rank = self._ranks.find(request.rank)
+        if self._joining is not None and self._joining.applies:
+            raise Refused("the engine takes over what it read from another; ask again", reason="Fencing", status=503)
+        await self._read_no_more("a sync begins")
         if isinstance(rank, DirectRank):
             grant = await self._grant_direct(rank, request)
         else:
@@ -534,6 +601,7 @@ class EngineDriver:
                 "decided": self._decided,
                 "mode": self._ranks.mode,
                 "ranks": [t.status() for t in self._ranks.held.values()],
+                "pulls": self._joining is not None and self._joining.hopes,
             }
         )
 
@@ -581,5 +649,7 @@ class EngineDriver:
 
     async def close(self) -> None:
         """End the workers; arenas and journal stay."""
+        if self._joining is not None:
+            await self._joining.close()
         await self._background.close()
         await self._ranks.close()

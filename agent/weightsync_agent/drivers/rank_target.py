@@ -73,6 +73,7 @@ class RankTarget:
         self._side = side or Side("this agent")
         self._worker: TransferWorker | None = None
         self._others = Receivers(f"target-{program.rank}", start)
+        self._granted_at = 0.0
         self._background = Background(f"target {program.rank}")
         self._lock = asyncio.Lock()  # one event at a time: a grant is given, fenced or sealed, never two at once
 
@@ -185,6 +186,7 @@ class RankTarget:
             for action in actions:
                 chosen.seals(action)
             given = next(action for action in actions if isinstance(action, t.GiveGrant))
+            self._granted_at = time.monotonic()
         return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities, ways=ways)
 
     async def _ways(self, request: GrantRequest, arena: TargetArena) -> dict[str, Way]:
@@ -198,6 +200,58 @@ class RankTarget:
             agree(along(request.ours, choice.transport, request.rdma), worker.capabilities)
             ways[key] = Way(transport=choice.transport, region=region, why=choice.why[:1024])
         return ways
+
+    async def begin_pull(self, version: Version, term: int, *, fence: bool = False) -> TargetArena:
+        """The arena for our own worker to read that version into; end_pull() is called once that has ended.
+
+        Raises Refused, reason Busy while others may write; with ``fence`` they are fenced first, and it is Fencing.
+        """
+        async with self._lock:
+            chosen = self.arenas[t.choose([each.rank for each in self.arenas], self._served())]
+            event = t.Pull(version, term, secrets.token_hex(16), fence)
+            if not chosen.machine.takes(event):
+                state = chosen.machine.state.value
+                raise Refused(f"rank {self.program.rank}: {state}", reason="Busy", status=503)
+            for action in self._unfenced(chosen, chosen.handle(event)):
+                chosen.seals(action)
+        return chosen
+
+    async def pulled(self, pulled: TargetArena, computed: BucketDigest, claimed: BucketDigest) -> bool:
+        """A bucket was read and digested here. Whether it is what the holder said."""
+        grant = pulled.machine.grant
+        async with self._lock:
+            if grant is None or pulled.machine.state is not t.TargetState.PULLING:
+                return False
+            actions = pulled.handle(t.Landed(grant.grant, (computed,), (claimed,)))
+        return any(isinstance(action, t.AnswerReceipt) and bool(action.verified) for action in actions)
+
+    async def end_pull(self, pulled: TargetArena) -> None:
+        """Our reading worker has ended."""
+        async with self._lock:
+            if pulled.machine.takes(t.PullEnded()):
+                pulled.handle(t.PullEnded())
+
+    def grant_of(self, version: Version) -> str:
+        """The grant under which the version lies here, sealed or to be sealed. Raises Refused where none does."""
+        for each in sorted(self.arenas, key=lambda each: each.machine.version != version):
+            grant = each.machine.grant
+            named = grant is not None and (grant.lineage, grant.number) == (version.lineage, version.number)
+            if grant is not None and named and not each.machine.missing():
+                return grant.grant
+        raise Refused(f"rank {self.program.rank} does not hold all of {version.name}", reason="GrantClosed")
+
+    def lendable(self, version: Version) -> TargetArena | None:
+        """The arena that is sealed as that version, with a worker behind which others can read it."""
+        alive = self._worker is not None and not self._worker.dead.done()
+        whole = (t.TargetState.SEALED, t.TargetState.APPLYING)
+        found = (each for each in self.arenas if each.machine.version == version and each.machine.state in whole)
+        return next((each for each in found if alive and each.region is not None), None)
+
+    @property
+    def written_since(self) -> float | None:
+        """When an arena was granted to a writer that has not said that it is done; None where nobody may write."""
+        fencing = any(each.machine.state is t.TargetState.FENCING for each in self.arenas)
+        return self._granted_at if fencing or any(not each.machine.quiet() for each in self.arenas) else None
 
     async def lend(self) -> Arena:
         """The first arena, to certify the engine in. Raises Refused (Fencing) while a writer may still write."""

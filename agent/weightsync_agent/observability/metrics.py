@@ -79,6 +79,11 @@ COMMIT_SECONDS: Final = _histogram("commit_seconds", "Time from a commit's reque
 PAUSE_SECONDS: Final = _histogram("pause_seconds", "Time for which one commit paused the engine")
 APPLY_SECONDS: Final = _histogram("apply_seconds", "Time in which all ranks copied a replica into their parameters")
 JOINS: Final = _counter("joins", "Lives of the engine that got their first version")
+PULLS: Final = _counter("pulls", "Reads of a version from another engine that ended", ("outcome",))
+BYTES_PULLED: Final = _counter("pulled_bytes", "Bytes read from other engines whose digest was found equal")
+PULL_SECONDS: Final = _histogram("pull_seconds", "Time to read a version, or what was left of it, from one engine")
+PULLED_VERSIONS: Final = _counter("pulled_versions", "Versions that the engine took over from another engine")
+READERS: Final = _gauge("readers", "Joining engines that may read this pod's arenas now")
 GATE: Final = _gauge("gate", "1 while the readiness gate of this pod is True")
 ENGINE_STATE: Final = _gauge("engine_state", "1 for the state that the engine is in, 0 for all others", ("state",))
 

@@ -81,6 +81,21 @@ class SlicesFeed(PlanFeed):
         head = owner.status.head if owner else None
         return (head.term, head.coordinator) if head else None
 
+    async def plan(self) -> Plan | None:
+        """The plan of the WeightSync that selects this pod, read from the API server now; None before its first head.
+
+        Raises WeightSyncError where it cannot be read.
+        """
+        found, failed = await _weightsyncs(self._api, self._namespace)
+        owner = owner_of(found, await self._labels())
+        if owner is None and failed is not None:
+            raise failed
+        if owner is None or owner.status.head is None:
+            return None
+        plan = plan_of(owner, await self._fetch(owner.status.head.slices))
+        self._forget([owner])
+        return plan
+
     async def start(self) -> None:
         """Begin to follow."""
         self._tasks = [lasting.begin("watch on WeightSyncs", self._follow()), lasting.begin("plans", self._build())]

@@ -71,6 +71,7 @@ def plan_of(owner: WeightSync, slices: Sequence[SliceSpec]) -> Plan:
             coordinator=head.coordinator,
             initial_gate=owner.spec.rollout.initial_gate,
             suspend=owner.spec.suspend,
+            join_policy=owner.spec.join_policy,
             transfer=owner.spec.plan_transfer,
             strategy=owner.spec.plan_strategy,
             sources=tuple(source for part in slices for source in part.sources),

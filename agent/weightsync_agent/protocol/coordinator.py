@@ -10,7 +10,8 @@
 - a coordinator that begins a term asks every engine what it serves: what one of them was told to commit is decided,
   whoever decided it, and is finished by repairs; what nobody was told is run again by the next publish;
 - a repair (an engine that joined, or fell behind) is a sync of the last decided version; a publish supersedes
-  it as long as it is not decided, and takes its engines in.
+  it as long as it is not decided, and takes its engines in;
+- an engine that gets the version by itself, from another engine, is repaired only once it says that nobody has it.
 """
 
 from collections import Counter, deque
@@ -92,6 +93,10 @@ class Coordinator(Machine[CoordinatorState]):
     def active(self) -> bool:
         """The plan names us, and nobody suspended it."""
         return self.plan is not None and self.plan.coordinator == self.uid and not self.plan.suspend
+
+    def knows(self, now: float) -> bool:
+        """What was decided before this term is known, as far as anybody can say it."""
+        return now >= self.ask_until or all(known.asked for known in self.engines.values())
 
     # --- the plan ---
 
@@ -510,7 +515,7 @@ class Coordinator(Machine[CoordinatorState]):
         if not self.active:
             return []
         asks = self._ask(now)
-        if now < self.ask_until and not all(known.asked for known in self.engines.values()):
+        if not self.knows(now):
             return asks
         if self.sealed is None:
             return asks + self._welcome(now)
@@ -529,6 +534,7 @@ class Coordinator(Machine[CoordinatorState]):
             known
             for known in self.engines.values()
             if known.asked and known.standing is not Standing.CURRENT and known.retry_at <= now
+            if not known.pulls and not self._waits_for_next(known)
         ]
         able = [known for known in due if self._repairable(known)]
         for known in due:
@@ -543,6 +549,11 @@ class Coordinator(Machine[CoordinatorState]):
         together = [known for known in able if not known.failures] or [min(able, key=lambda known: known.retry_at)]
         gathered = Gathered(sealed.version.lineage, sealed.version.number, sealed.label, {}, now)
         return self._start(gathered, self.plan, together, now, repair=sealed)
+
+    def _waits_for_next(self, known: Known) -> bool:
+        """It came since the last publish, never had a version, and is to get the next one."""
+        policy = self.plan.join_policy if self.plan is not None else "Peer"
+        return policy == "NextVersion" and known.standing is Standing.JOINING and not known.served
 
     def _welcome(self, now: float) -> list[object]:
         new = [known for known in self.engines.values() if now >= known.welcome_at]
@@ -599,7 +610,7 @@ class Coordinator(Machine[CoordinatorState]):
         status = event.status
         if status.incarnation != known.engine.incarnation:
             return []
-        known.asked = True
+        known.asked, known.pulls, known.served = True, status.pulls, status.decided is not None
         if known.reason == "Silent" and not known.failures:
             known.reason, known.message = "", ""
         self._adopt(status.decided)

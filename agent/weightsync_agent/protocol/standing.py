@@ -27,6 +27,8 @@ class Known:
     retry_at: float = 0.0
     welcome_at: float = 0.0
     ask_at: float = 0.0
+    pulls: bool = False  # it said that it gets the version by itself, from another engine
+    served: bool = False  # it was told to serve some version before
     asked: bool = False  # it has said what it serves, in this life of ours
     reason: str = ""
     message: str = ""

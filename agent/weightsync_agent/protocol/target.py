@@ -6,6 +6,8 @@
 - Sealed is written only after every writer is terminal, the buckets cover the whole shard of every stage
   without overlap, and their root is the one that the coordinator decided;
 - while the engine copies from the arena no grant is given;
+- our own worker fills it only where it is quiet, and has ended before anybody else may; what it verified of a version
+  still counts when it goes on with that version, as long as nobody was granted the arena since;
 - an arena that is lent to certify the engine is quiet as for a grant, and what was verified in it is forgotten.
 """
 
@@ -30,6 +32,7 @@ class TargetState(Enum):
     EMPTY = "no grant was given in this life"
     FENCING = "the receiving worker is being replaced, since a writer of the old grant may still write"
     FILLING = "writers may write"
+    PULLING = "our own worker reads a version into it, and nobody writes"
     SEALED = "the bytes are a version"
     APPLYING = "the bytes are a version and the engine copies them"
     LENT = "the engine's own checkpoint is in it, while the engine is certified"
@@ -102,6 +105,24 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class Pull:
+    """Our own worker is to read this decided version into it, under the fresh name ``grant``.
+
+    fence: whoever may still write there has been silent for longer than a sync lasts.
+    """
+
+    version: Version
+    term: int
+    grant: str
+    fence: bool = False
+
+
+@dataclass(frozen=True)
+class PullEnded:
+    """Our reading worker has ended: no byte of its comes any more."""
+
+
+@dataclass(frozen=True)
 class Recovered:
     """At start: the arena found in the volume is sealed and its bytes were compared with the journal's digests."""
 
@@ -169,7 +190,7 @@ def choose(arenas: Sequence[RankArena], served: Version | None) -> int:
     there are two, that one stays for an engine that restarts.
     """
     order = [
-        *(TargetState.FENCING, TargetState.FILLING, TargetState.EMPTY),
+        *(TargetState.PULLING, TargetState.FENCING, TargetState.FILLING, TargetState.EMPTY),
         *(TargetState.SEALED, TargetState.APPLYING, TargetState.LENT),
     ]
 
@@ -209,6 +230,8 @@ class Target(Machine[TargetState]):
             raise Refused(f"rank {self.rank} is applying; ask again", reason="Busy")
         if self.state is TargetState.LENT:
             raise Refused(f"rank {self.rank} is being certified; ask again", reason="Busy", status=503)
+        if self.state is TargetState.PULLING:
+            raise Refused(f"rank {self.rank} ends its own reader; ask again", reason="Fencing", status=503)
         if self.state is TargetState.FENCING:
             raise Refused(f"rank {self.rank} replaces its transfer worker; ask again", reason="Fencing", status=503)
 
@@ -282,10 +305,17 @@ class Target(Machine[TargetState]):
     def _ask(self, event: Ask, now: float) -> list[object]:
         return self._begin(self._open(event))
 
-    def _fence(self, event: Ask | Lend, now: float) -> list[object]:
+    def _fence(self, event: Ask | Lend | Pull, now: float) -> list[object]:
         writers = sorted(self.grant.open) if self.grant else []
         why = f"{', '.join(writers)} may still write: its transfer worker is replaced; ask again"
         return [ReplaceWorker(), RefuseAsk(why)]
+
+    def _pull(self, event: Pull, now: float) -> list[object]:
+        v, sync = event.version, f"pull/{event.version.root}"
+        kept = self.verified if self.grant is not None and self.grant.sync == sync else {}
+        self.grant = OpenGrant(event.grant, event.term, "", sync, v.lineage, v.number, self.program)
+        self.verified, self.version = kept, None
+        return [WriteFilling(event.grant)]
 
     def _forget(self, event: Lend, now: float) -> list[object]:
         self.grant, self.verified, self.version = None, {}, None
@@ -335,6 +365,10 @@ class Target(Machine[TargetState]):
 
 
 _S = TargetState
+_PULL = (
+    Row(_S.PULLING, Target._pull, lambda m, e: m.quiet(), "the arena is quiet: read into it"),
+    Row(_S.FENCING, Target._fence, lambda m, e: e.fence, "its writers are silent: kill the receiver first"),
+)
 _ASK = (
     Row(_S.FILLING, Target._ask, lambda m, e: m.quiet(), "the arena is quiet: grant"),
     Row(_S.FENCING, Target._fence, name="a writer may still write: kill the receiver first"),
@@ -348,6 +382,11 @@ Target.table = {
     (_S.EMPTY, Recovered): (Row(_S.SEALED, Target._recover, name="the volume outlived the agent"),),
     (_S.FILLING, Ask): _ASK,
     (_S.SEALED, Ask): _ASK,
+    (_S.EMPTY, Pull): _PULL[:1],
+    (_S.FILLING, Pull): _PULL,
+    (_S.SEALED, Pull): _PULL[:1],
+    (_S.PULLING, Landed): (Row(_S.PULLING, Target._landed, lambda m, e: m.current(e.grant), "compare digests"),),
+    (_S.PULLING, PullEnded): (Row(_S.FILLING, name="quiet: what is verified stays so"),),
     (_S.EMPTY, Lend): _LEND[:1],
     (_S.FILLING, Lend): _LEND,
     (_S.SEALED, Lend): _LEND,

@@ -166,6 +166,28 @@ class TransferWorker:
             for bucket, digest in zip(buckets, found, strict=True)
         ]
 
+    async def meet(self, region: Region, *, deadline_seconds: float) -> None:
+        """First contact with whom is to be read from. Raises TransferError where the region is not there."""
+        await self._meet(region, deadline_seconds)
+
+    async def fetch(self, path: Path, offset: int, nbytes: int, of: Region, *, seconds: float) -> None:
+        """Read a run of another worker's arena to the same offset of an attached one, one-sided.
+
+        Raises TransferError, with reason Stalled after ``seconds``. After one, and where the caller is cancelled,
+        bytes of it may still come into the arena until this worker has ended.
+        """
+        mine = self._regions.get(path)
+        if mine is None or of.runs or offset + nbytes > min(mine.nbytes, of.nbytes):
+            raise TransferError(
+                f"{nbytes} bytes at {offset} are not within {path} here and the arena at {of.session}",
+                reason=OUT_OF_REGION,
+                quiet=True,
+            )
+        await self._child.call(
+            "fetch", seconds, path=str(path), offset=offset, nbytes=nbytes, session=of.session,
+            address=of.address + offset,
+        )  # fmt: skip
+
     def has_addressed(self, session: str) -> bool:
         """A write to it was asked for: the worker may be connected to it, or will be."""
         return session in self._addressed

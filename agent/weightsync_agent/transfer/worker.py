@@ -38,6 +38,7 @@ class Worker:
     def __init__(self, pipe: socket.socket, engine: Any, options: dict[str, Any]) -> None:
         self._pipe = pipe
         self._sending = threading.Lock()
+        self._engine = engine
         self._registry = Registry(engine)
         self._reader = Reader(engine, options["piece_bytes"])
         window = Window(options["peer_pieces"], options["peer_bytes"])
@@ -63,6 +64,7 @@ class Worker:
             "fence": self._fence,
             "digest": self._digest,
             "read": self._read,
+            "fetch": self._fetch,
         }
         while (message := receive(self._pipe)) is not None and message["call"] != "close":
             match message["call"]:
@@ -113,6 +115,13 @@ class Worker:
     def _read(self, message: Message) -> list[str]:
         buckets = [(offset, nbytes) for offset, nbytes in message["buckets"]]
         return self._reader.digest(message["session"], buckets, _runs(message))
+
+    def _fetch(self, message: Message) -> None:
+        """Read a run of another worker's arena into ours. After a failure bytes of it may still come in."""
+        offset, nbytes = message["offset"], message["nbytes"]
+        address = self._registry.address(message["path"], [(offset, nbytes)]) + offset
+        code = self._engine.batch_transfer_sync_read(message["session"], [address], [message["address"]], [nbytes])
+        check(code, f"reading {nbytes} bytes from {message['session']}")
 
     def _digest(self, message: Message) -> list[str]:
         buckets = [(offset, nbytes) for offset, nbytes in message["buckets"]]

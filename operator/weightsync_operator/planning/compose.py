@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target, Transfer
+from weightsync.plan import Engine, JoinPolicy, Plan, Route, Source, Strategy, Target, Transfer
 from weightsync_operator.planning import coordinator, mapping, reasons, term
 from weightsync_operator.planning.layouts import Member, Outsider
 from weightsync_operator.planning.mapping import Place, SourceKey, Wanted
@@ -19,6 +19,7 @@ class Wish:
     name: str
     initial_gate: Literal["Open", "Closed"] = "Open"
     suspend: bool = False
+    join_policy: JoinPolicy = "Peer"
     transfer: Transfer = field(default_factory=Transfer)
     strategy: Strategy = field(default_factory=Strategy)
     changed: bool = False
@@ -57,6 +58,7 @@ def compose(
         coordinator=leader,
         initial_gate=wish.initial_gate,
         suspend=wish.suspend,
+        join_policy=wish.join_policy,
         transfer=wish.transfer,
         strategy=wish.strategy,
         sources=body,
@@ -74,7 +76,7 @@ def same_content(a: Plan, b: Plan) -> bool:
 def _content(plan: Plan) -> tuple[object, ...]:
     by_uid = {source.uid: source for source in plan.sources}
     by_leader = {engine.leader: engine for engine in plan.engines}
-    wish = (plan.name, plan.initial_gate, plan.suspend, plan.transfer, plan.strategy)
+    wish = (plan.name, plan.initial_gate, plan.suspend, plan.join_policy, plan.transfer, plan.strategy)
     return (plan.term, plan.coordinator, wish, by_uid, by_leader)
 
 

@@ -15,6 +15,10 @@ coordinator -> target   POST /v1/grants      may these writers fill your arena? 
                         GET  /v1/status
 source -> target        POST /v1/receipts    buckets whose writes are terminal: check them
 target -> source        POST /v1/quiet       write no more under that grant, and say when nobody can
+joiner -> coordinator   GET  /v1/held        the newest version that was decided
+joiner -> engine leader GET  /v1/held        the decided version that can be read here, and how many read it
+                        POST /v1/leases      may my workers read your arenas? Again to stay, or to hear that they go
+                        POST /v1/leases/end  read no more
 anyone -> agent         GET  /v1/programs/{digest}, GET /v1/announcement
 
 Every request of the data path carries the coordinator's term; an older one is refused (reason StaleTerm).
@@ -400,7 +404,8 @@ class Decided(WireRecord):
 class AgentStatus(WireRecord):
     """What an engine's leader knows of its engine. version: what it serves, "torn:V" while it is applied to.
 
-    decided: the newest version that it was told to commit, whether or not it could.
+    decided: the newest version that it was told to commit, whether or not it could. pulls: it gets the newest version
+    by itself, from another engine, or looks for one that has it: nobody need write to it meanwhile.
     """
 
     uid: str
@@ -413,6 +418,7 @@ class AgentStatus(WireRecord):
     gate: bool = False
     decided: Decided | None = None
     ranks: tuple[RankStatus, ...] = ()
+    pulls: bool = False
 
 
 class OrderEnd(WireRecord):
@@ -472,3 +478,52 @@ class ReadBackAnswer(WireRecord):
 
     version: str
     digest_ok: bool
+
+
+class Held(WireRecord):
+    """What a joiner may get. decided: None where nothing was decided, or none of it can be read here.
+
+    readers: that read here now, of at most ``most``; an agent that only knows what was decided lends nothing: 0.
+    """
+
+    uid: str
+    decided: Decided | None = None
+    readers: Annotated[int, Field(ge=0)] = 0
+    most: Annotated[int, Field(ge=0)] = 0
+
+
+class LeaseRequest(WireRecord):
+    """May the workers of ``reader`` (its leader's pod uid) read the arenas that hold this version?
+
+    Asked again by the same reader it prolongs the lease. programs: of the reader's ranks, by rank; ours: the reading
+    workers' side.
+    """
+
+    reader: Annotated[str, Field(min_length=1, max_length=128)]
+    version: Version
+    programs: Annotated[dict[Rank, Hex32], MANY]
+    ours: Capabilities
+
+
+class HeldRank(WireRecord):
+    """One rank's sealed arena, and the digests that its bytes were verified by."""
+
+    rank: Rank
+    program: Hex32
+    region: Region
+    buckets: Annotated[tuple[BucketDigest, ...], MANY]
+
+
+class Lease(WireRecord):
+    """The arenas may be read for so many seconds. A sync that needs them takes them all the same: digests tell."""
+
+    uid: str
+    decided: Decided
+    seconds: Seconds
+    ranks: Annotated[tuple[HeldRank, ...], MANY]
+
+
+class LeaseEnd(WireRecord):
+    """The reader reads no more."""
+
+    reader: Annotated[str, Field(min_length=1, max_length=128)]

@@ -196,9 +196,9 @@ def test_good_objects_are_accepted(api: Api, spec: dict[str, Any]) -> None:
 
 def test_unknown_fields_are_named(api: Api) -> None:
     """With strict validation, as kubectl asks for it, a field that nothing obeys yet is an error."""
-    answer = api.call("POST", f"{WEIGHTSYNCS}?fieldValidation=Strict", changed("spec.joinPolicy", "Peer"))
+    answer = api.call("POST", f"{WEIGHTSYNCS}?fieldValidation=Strict", changed("spec.relay", {"fanout": 2}))
     assert answer.status == 400
-    assert 'unknown field "spec.joinPolicy"' in answer.message
+    assert 'unknown field "spec.relay"' in answer.message
 
 
 def test_a_slice_never_changes(api: Api) -> None:

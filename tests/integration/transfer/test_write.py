@@ -160,3 +160,21 @@ async def test_written_bytes_stay_in_the_file(bench: Bench) -> None:
     await target.dead
     with Arena.open(theirs.path) as again:
         assert again.view == ours.view
+
+
+async def test_an_arena_is_read_into_another_and_only_where_asked(bench: Bench) -> None:
+    """One-sided: its bytes land at the same offset; beyond either end nothing is read, nor from one that ended."""
+    holder, theirs = await bench.source(8 * MIB)
+    region = await holder.attach(theirs.path)
+    reader, ours, _ = await bench.target("reader", 8 * MIB)
+    await reader.meet(region, deadline_seconds=10)
+    await reader.fetch(ours.path, MIB, 4 * MIB, region, seconds=20)
+    assert ours.view[MIB : 5 * MIB] == theirs.view[MIB : 5 * MIB]
+    assert not any(ours.view[:MIB])
+    assert not any(ours.view[5 * MIB :])
+    with pytest.raises(TransferError, match="not within"):
+        await reader.fetch(ours.path, 7 * MIB, 2 * MIB, region, seconds=20)
+    holder.kill()
+    await holder.dead
+    with pytest.raises(TransferError):
+        await reader.fetch(ours.path, 0, MIB, region, seconds=5)

@@ -241,6 +241,14 @@ class WeightSyncSpec(WireRecord):
     rollout: Annotated[Rollout, Field(description="The pods that serve them.")]
     transfer: Annotated[Transfer, Field(description="How bytes move.")] = Transfer()
     strategy: Annotated[Strategy, Field(description="When and how engines switch to a version.")] = Strategy()
+    join_policy: Annotated[
+        plan.JoinPolicy,
+        Field(
+            description="How an engine that comes gets its first version. Peer: the newest one at once, read from "
+            "another engine that has it, else written by the trainer. NextVersion: with the next version that is "
+            "published."
+        ),
+    ] = "Peer"
     suspend: Annotated[
         bool, Field(description="True holds every publish back: engines go on serving the version they have.")
     ] = False

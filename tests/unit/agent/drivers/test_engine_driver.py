@@ -11,12 +11,22 @@ import pytest
 import weightsync_agent.volume
 from weightsync.arena import ArenaState
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
+from weightsync.digests import BucketDigest, program_root, version_root
 from weightsync.errors import EngineError, PeerError, ProtocolError, Refused, TransferError
 from weightsync.layout import lay_out
 from weightsync.plan import Strategy
 from weightsync.version import Version
 from weightsync.wire.v1 import Capabilities as Wire
-from weightsync.wire.v1 import CommitRequest, Decided, GrantRequest, RankCommit, Region, Welcome, WriterId
+from weightsync.wire.v1 import (
+    CommitRequest,
+    Decided,
+    GrantRequest,
+    LeaseRequest,
+    RankCommit,
+    Region,
+    Welcome,
+    WriterId,
+)
 from weightsync_agent.drivers.engine import EngineDriver
 from weightsync_agent.engines.base import (
     Applied,
@@ -32,6 +42,7 @@ from weightsync_agent.journal.records import JournalState
 from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.protocol.engine_leader import KeepPaused, LeaderState
 from weightsync_agent.protocol.fence import OpenGrant
+from weightsync_agent.protocol.joiner import Needs, NeedsNothing
 from weightsync_agent.protocol.target import TargetState
 from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.volume import Volume
@@ -774,4 +785,111 @@ async def test_the_program_of_another_model_is_refused(tmp_path: Path) -> None:
     assert world.state is LeaderState.REFUSED
     assert world.pod.announcement is not None
     assert world.pod.announcement.refused == "rank 0: w float32 (8,) in the layout, float32 (4,) in the engine"
+    await world.driver.close()
+
+
+# --- joins ---
+
+
+def whole_version(world: World, number: int, digest: str = "0") -> Decided:
+    """Of one bucket of each rank, which these workers call verified."""
+    bucket = BucketDigest(offset=0, nbytes=16, digest=digest * 32)
+    roots = {target.program.digest: program_root([bucket]) for target in world.driver.targets.values()}
+    root = version_root("1" * 16, number, roots)
+    return Decided(version=Version(lineage="1" * 16, number=number, root=root), term=3, programs=roots)
+
+
+async def pulled(world: World, decided: Decided) -> None:
+    """As our reader leaves it."""
+    bucket = BucketDigest(offset=0, nbytes=16, digest="0" * 32)
+    for target in world.driver.targets.values():
+        arena = await target.begin_pull(decided.version, decided.term)
+        assert await target.pulled(arena, bucket, bucket)
+        await target.end_pull(arena)
+
+
+async def test_an_engine_takes_over_what_was_pulled_and_lends_it(tmp_path: Path) -> None:
+    """It serves it, obeys the decision's term from then on, remembers both on disk, and others may read it."""
+    world = World(tmp_path)
+    assert isinstance(world.driver.needs(60.0), NeedsNothing)
+    await world.seen()
+    assert world.driver.needs(60.0) == Needs(None, sealed=False)
+    assert world.driver.holding.held().decided is None
+    decided = whole_version(world, 5)
+    await pulled(world, decided)
+    await world.driver.take(None, decided, "c", "Abort")
+    assert world.state is LeaderState.CURRENT
+    assert isinstance(world.driver.needs(60.0), NeedsNothing)
+    assert (world.driver.fence.term, world.driver.fence.coordinator) == (3, "c")
+    journal = JournalFile.within(tmp_path).read()
+    assert journal is not None
+    assert (journal.version, journal.term, journal.coordinator) == (decided.version, 3, "c")
+    held = world.driver.holding.held()
+    assert (held.decided, held.readers, held.most) == (decided, 0, 2)
+    request = LeaseRequest(
+        reader="r", version=decided.version, programs={0: program().digest},
+        ours=Wire(mooncake="0.3.13", transport="tcp"),
+    )  # fmt: skip
+    world.workers[0].capabilities = request.ours
+    lease = await world.driver.holding.lease(request)
+    assert [rank.buckets for rank in lease.ranks] == [(BucketDigest(offset=0, nbytes=16, digest="0" * 32),)]
+    assert world.driver.holding.held().readers == 1
+    with pytest.raises(Refused) as refused:
+        await world.driver.holding.lease(request.model_copy(update={"programs": {0: "9" * 32}}))
+    assert refused.value.reason == "LayoutMismatch"
+    ask = GrantRequest(
+        term=3, coordinator="c", sync="x", rank=0, layout=LAYOUT.digest, program=program().digest, lineage="1" * 16,
+        number=6, writers=(WriterId(uid="s", rank=0),), ours=request.ours,
+    )  # fmt: skip
+    await world.driver.grant(ask)
+    with pytest.raises(Refused) as gone:
+        await world.driver.holding.lease(request)
+    assert (gone.value.reason, world.driver.holding.held().decided) == ("NotHeld", None)
+    await world.driver.close()
+
+
+async def test_a_version_that_is_not_whole_is_not_taken_over(tmp_path: Path) -> None:
+    """Nothing was read, or the roots are others: refused, and the engine serves on."""
+    world = World(tmp_path)
+    await world.seen()
+    decided = whole_version(world, 5)
+    with pytest.raises(Refused, match="does not hold all"):
+        await world.driver.take(None, decided, "", "Abort")
+    other = whole_version(world, 5, digest="9")
+    await pulled(world, other)
+    with pytest.raises(Refused, match="not the decided one"):
+        await world.driver.take(None, other, "", "Abort")
+    assert world.state is LeaderState.FRESH
+    assert world.driver.fence.term == 0
+    await world.driver.close()
+
+
+async def test_an_engine_goes_back_by_no_join(tmp_path: Path) -> None:
+    """To an older number, or after it was told of another version since it began."""
+    world = World(tmp_path)
+    await world.seen()
+    newer, older = whole_version(world, 5), whole_version(world, 4)
+    await pulled(world, newer)
+    await world.driver.take(None, newer, "", "Abort")
+    for own in (None, newer):
+        with pytest.raises(Refused) as refused:
+            await world.driver.take(own, older, "", "Abort")
+        assert refused.value.reason == "StaleVersion"
+    with pytest.raises(Refused, match="meanwhile"):
+        await world.driver.take(older, whole_version(world, 6), "", "Abort")
+    await world.driver.close()
+
+
+async def test_an_engine_that_is_written_to_needs_nothing_for_as_long_as_a_sync_lasts(tmp_path: Path) -> None:
+    """A writer that is silent for longer is gone, and somebody else may have the version."""
+    world = World(tmp_path)
+    await world.seen()
+    ask = GrantRequest(
+        term=1, coordinator="c", sync="x", rank=0, layout=LAYOUT.digest, program=program().digest, lineage="1" * 16,
+        number=1, writers=(WriterId(uid="s", rank=0),), ours=Wire(mooncake="0.3.13", transport="tcp"),
+    )  # fmt: skip
+    world.workers[0].capabilities = ask.ours
+    await world.driver.grant(ask)
+    assert world.driver.needs(60.0) == NeedsNothing("a sync writes to it")
+    assert isinstance(world.driver.needs(0.0), Needs)
     await world.driver.close()

@@ -325,6 +325,29 @@ def test_the_head_is_read_at_each_call_by_labels(in_virtual_time: Run) -> None:
     assert api.asked == {LIST: 6}
 
 
+def test_an_engine_reads_the_plan_of_the_weightsync_that_selects_it(in_virtual_time: Run) -> None:
+    """Each time anew, and each slice once; none before there is a head."""
+    api = Api()
+    api.objects["a"] = weightsync("a", "s1", term=7, coordinator="u-c")
+    api.slices["s1"] = part("u-c")
+
+    async def main() -> None:
+        feed = SlicesFeed(api, "rl", "u-e", us)  # type: ignore[arg-type]
+        for _ in range(2):
+            plan = await feed.plan()
+            assert plan is not None
+            assert (plan.term, plan.coordinator, plan.join_policy) == (7, "u-c", "Peer")
+        api.objects["a"] = weightsync("a")
+        assert await feed.plan() is None
+        api.objects["x"] = weightsync("x") | {"spec": {}}
+        del api.objects["a"]
+        with pytest.raises(InputError, match="WeightSync rl/x"):
+            await feed.plan()
+
+    in_virtual_time(main())
+    assert sum("s1" in path for path in api.asked) == 1
+
+
 def test_the_initial_gate_is_asked_once(in_virtual_time: Run) -> None:
     """Open where nobody coordinates and nothing was published; an unreadable WeightSync is no permission."""
     api = Api()

@@ -445,6 +445,48 @@ def test_after_a_restart_engines_are_asked_before_they_are_repaired() -> None:
     assert w.of(e.AskGrant) == []
 
 
+def pulling(name: str, pulls: bool, decided: Decided | None = None) -> e.StatusSeen:
+    status = AgentStatus(uid=name, term=1, incarnation="1", pulls=pulls, decided=decided)
+    return e.StatusSeen(f"{name}/1", status)
+
+
+def test_an_engine_that_reads_the_version_from_another_is_not_written_to() -> None:
+    """Once it says that nobody has it, the sources write; what a publish brings it becomes a member of."""
+    w = World("a", silent=("b",)).whole("a")
+    w.of(e.AskGrant)
+    w.feed(e.PlanChanged(w.plan("a", "b")), pulling("b", True))
+    w.now += 5
+    w.feed(e.Tick(), pulling("b", True), e.Tick())
+    assert w.of(e.AskGrant) == []
+    w.feed(pulling("b", False))
+    assert [ask.engine for ask in w.of(e.AskGrant)] == ["b/1"]
+    joins = World("a", silent=("b",)).whole("a")
+    joins.of(e.AskGrant)
+    joins.feed(e.PlanChanged(joins.plan("a", "b")), pulling("b", True)).publish(2)
+    assert [ask.engine for ask in joins.of(e.AskGrant)] == ["a/1", "b/1"]
+
+
+def test_under_next_version_an_engine_that_comes_waits_for_the_next_publish() -> None:
+    """One that had a version before gets the newest at once all the same: it is paused."""
+    w = World("a", silent=("b", "c")).whole("a")
+    w.of(e.AskGrant)
+    waits = w.plan("a", "b", "c").model_copy(update={"join_policy": "NextVersion"})
+    had = Decided(version=Version(lineage=LINEAGE, number=1, root="7" * 64), term=1)
+    w.feed(e.PlanChanged(waits), pulling("b", False), pulling("c", False, had), e.Tick())
+    assert [ask.engine for ask in w.of(e.AskGrant)] == ["c/1"]
+    w.publish(2)
+    assert {ask.engine for ask in w.of(e.AskGrant)} >= {"a/1", "b/1"}
+
+
+def test_a_coordinator_that_begins_says_nothing_before_its_engines_have() -> None:
+    """What was decided before its term is known once they answered, or had the time to."""
+    w = World("a", silent=("a",))
+    assert not w.machine.knows(0.0)
+    assert w.machine.knows(5.0)
+    w.feed(w.says("a"))
+    assert w.machine.knows(0.0)
+
+
 def test_a_version_that_waits_and_breaks_is_dropped() -> None:
     """While another is committed: the broken one is never begun."""
     w = World("a").publish().grant("a").shard().verify("a").decide().publish(2)

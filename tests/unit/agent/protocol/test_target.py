@@ -167,3 +167,81 @@ def test_an_arena_with_an_open_writer_is_lent_after_its_fence_only() -> None:
     machine.handle(t.Fenced(), 0.0)
     assert machine.handle(t.Lend(), 0.0) == []
     assert machine.state is t.TargetState.LENT
+
+
+# --- our own reader ---
+
+V1 = commit().version
+PULL = t.Pull(V1, 1, G2)
+
+
+def pulled(*events: object) -> t.Target:
+    return target(PULL, t.Landed(G2, (B0, B1), (B0, B1)), *events)
+
+
+def test_what_was_pulled_whole_is_sealed_as_what_was_decided() -> None:
+    """Once our reader has ended; before, it is not quiet and no commit finds a grant."""
+    machine = pulled()
+    with pytest.raises(Refused, match="not open"):
+        machine.check_commit(commit(G2))
+    machine.handle(t.PullEnded(), 0.0)
+    machine.check_commit(commit(G2))
+    assert machine.handle(t.Commit(commit(G2), 0), 0.0) == [t.Seal(G2, V1)]
+
+
+def test_nobody_is_granted_an_arena_that_our_reader_fills() -> None:
+    """The driver ends the reader first; one that forgot to is refused."""
+    machine = pulled()
+    with pytest.raises(Refused, match="its own reader") as refused:
+        machine.check_ask(request())
+    assert refused.value.reason == "Fencing"
+    with pytest.raises(ProtocolError):
+        machine.handle(ASK, 0.0)
+    with pytest.raises(ProtocolError):
+        machine.handle(t.Lend(), 0.0)
+
+
+def test_a_pull_goes_on_with_what_was_verified_of_the_same_version() -> None:
+    """From another holder; of another version, or after a grant to writers, it begins anew."""
+    machine = target(PULL, t.Landed(G2, (B0,), (B0,)), t.PullEnded())
+    machine.handle(t.Pull(V1, 1, G1), 0.0)
+    assert machine.verified == {0: B0}
+    machine.handle(t.PullEnded(), 0.0)
+    machine.handle(t.Pull(commit(number=2).version, 1, G2), 0.0)
+    assert machine.verified == {}
+    after_a_grant = target(PULL, t.Landed(G2, (B0,), (B0,)), t.PullEnded(), ASK, *CLOSED)
+    after_a_grant.handle(t.Pull(V1, 1, G2), 0.0)
+    assert after_a_grant.verified == {}
+
+
+def test_an_unequal_bucket_is_not_verified_by_a_pull() -> None:
+    """The holder's arena changed under the read."""
+    machine = target(PULL)
+    [answer] = machine.handle(t.Landed(G2, (B1,), (B0,)), 0.0)
+    assert answer == t.AnswerReceipt((), (0,))
+    assert machine.verified == {}
+
+
+def test_an_arena_that_others_may_write_to_is_pulled_into_only_once_they_are_fenced() -> None:
+    """And that only where they were silent for longer than a sync lasts."""
+    machine = target(ASK)
+    assert not machine.takes(PULL)
+    replace, refuse = machine.handle(t.Pull(V1, 1, G2, fence=True), 0.0)
+    assert replace == t.ReplaceWorker()
+    assert isinstance(refuse, t.RefuseAsk)
+    machine.handle(t.Fenced(), 0.0)
+    assert machine.handle(PULL, 0.0) == [t.WriteFilling(G2)]
+
+
+@pytest.mark.parametrize("events", [VERIFIED, (*VERIFIED, t.Commit(commit(), 0))], ids=["filled", "sealed"])
+def test_a_quiet_arena_can_be_pulled_into(events: tuple[object, ...]) -> None:
+    """What it held is given up."""
+    machine = target(*events)
+    assert machine.handle(t.Pull(commit(number=2).version, 1, G2), 0.0) == [t.WriteFilling(G2)]
+    assert (machine.verified, machine.version) == ({}, None)
+
+
+def test_the_arena_that_is_pulled_into_stays_the_one() -> None:
+    """Two of a rank are never filled at once."""
+    arenas = [t.RankArena(t.TargetState.EMPTY), t.RankArena(t.TargetState.PULLING)]
+    assert t.choose(arenas, None) == 1

@@ -43,5 +43,5 @@ def test_the_bounds_of_a_bucket_fit_the_code() -> None:
 
 def test_a_field_of_a_later_release_is_ignored() -> None:
     """An older operator reads a newer object: what it does not know it cannot obey."""
-    made = manifests.weightsync()["spec"] | {"joinPolicy": "Peer"}
+    made = manifests.weightsync()["spec"] | {"someday": "Peer"}
     assert WeightSyncSpec.model_validate(made).suspend is False

@@ -1,0 +1,87 @@
+"""Asks the coordinator and the plan's engines what they hold, for a joining engine."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from weightsync.errors import PeerError, Refused
+from weightsync.plan import Engine, Plan
+from weightsync.wire.v1 import Decided, Held
+from weightsync_agent.peers.client import PeerClient
+from weightsync_agent.protocol.holders import Offer, luck
+
+ReadPlan = Callable[[], Awaitable[Plan | None]]
+
+ASKED = 64  # engines at most; there are holders among them, or there are few
+AT_ONCE = 16
+ANSWER_SECONDS = 2.0
+PLAN_SECONDS = 30.0  # a plan that served is not read again before: a fresh fleet asks for hours
+
+
+class Neighbours:
+    """read: the plan that names this engine's sources, as it stands now. believed: its term is the head's."""
+
+    def __init__(self, uid: str, read: ReadPlan, client: PeerClient, *, believed: bool) -> None:
+        self._uid = uid
+        self._read = read
+        self._client = client
+        self._believed = believed
+        self._plan: Plan | None = None
+        self._read_at = 0.0
+
+    async def plan(self) -> Plan:
+        """Raises Refused where no plan knows this engine's WeightSync yet, WeightSyncError where none can be read."""
+        if self._plan is None or time.monotonic() > self._read_at + PLAN_SECONDS:
+            self._plan = await self._read()
+            self._read_at = time.monotonic()
+        if self._plan is None:
+            raise Refused("no plan is known that selects this engine", reason="NoPlan", status=503)
+        return self._plan
+
+    def limit(self, plan: Plan) -> int | None:
+        """The newest term that has begun; None where the plan does not say."""
+        return plan.term if self._believed else None
+
+    def holder_of(self, term: int) -> str:
+        """Who coordinates in that term, "" where it is not known."""
+        plan = self._plan
+        return plan.coordinator if plan is not None and self._believed and plan.term == term else ""
+
+    async def decided(self, plan: Plan) -> tuple[Decided | None, bool]:
+        """What the coordinator knows to be decided, and whether it answered."""
+        source = plan.source(plan.coordinator)
+        if source is None:
+            return None, False
+        try:
+            held = await self._client.call(source.address, "/v1/held", Held, seconds=ANSWER_SECONDS)
+        except PeerError:
+            self._plan = None  # it may be another's by now
+            return None, False
+        return held.decided, True
+
+    async def offers(self, plan: Plan, programs: Mapping[int, str]) -> tuple[Offer, ...]:
+        """What engines of the same layouts hold."""
+        alike = (engine for engine in plan.engines if self._alike(engine, programs))
+        able = sorted(alike, key=lambda engine: luck(self._uid, engine.leader))[:ASKED]
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(engine: Engine) -> Offer | None:
+            async with limit:
+                try:
+                    held = await self._client.call(engine.address, "/v1/held", Held, seconds=ANSWER_SECONDS)
+                except PeerError:
+                    return None
+            # Another pod may have come to its address.
+            if held.decided is None or held.uid != engine.leader:
+                return None
+            if held.decided.term > plan.term:
+                self._plan = None  # another coordinates since it was read
+            return Offer(held.uid, engine.address, held.decided, held.readers, held.most)
+
+        found = await asyncio.gather(*(ask(engine) for engine in able))
+        return tuple(offer for offer in found if offer is not None)
+
+    def _alike(self, engine: Engine, programs: Mapping[int, str]) -> bool:
+        here = {target.rank.rank: target.rank.program for target in engine.targets}
+        alone = all(target.uid == engine.leader for target in engine.targets)
+        return engine.leader != self._uid and engine.mode == "Staged" and alone and here == dict(programs)

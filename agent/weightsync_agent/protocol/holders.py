@@ -1,0 +1,76 @@
+"""Which version a joining engine aims at, and whom it reads it from. Pure.
+
+The coordinator knows what was decided last; where it does not answer, the newest of what engines hold counts. Of two
+decided versions of one lineage the higher number is newer, of two lineages the one of the later term. Two lineages of
+one term cannot be ordered: a trainer's rank restarted alone in it. Then most holders' word counts, and an engine that
+had one of the two takes the other from nobody but the coordinator.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from weightsync.wire.v1 import Decided
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An engine whose arenas hold a decided version. near: how far it is, 0 the nearest."""
+
+    uid: str
+    address: str
+    decided: Decided
+    readers: int = 0
+    most: int = 0
+    near: int = 0
+
+    @property
+    def free(self) -> bool:
+        """It lends to one more."""
+        return self.readers < self.most
+
+
+def follows(own: Decided | None, found: Decided) -> bool:
+    """An engine that was told to serve ``own`` may take ``found``, whoever names it: the same, or a newer one."""
+    if own is None or own.version == found.version:
+        return True
+    if own.version.lineage == found.version.lineage:
+        return found.version.number > own.version.number
+    return found.term > own.term
+
+
+def newest(offers: Iterable[Offer]) -> Decided | None:
+    """Of what engines hold: of the latest term, of the lineage that most of them hold, the highest number."""
+    held = [offer.decided for offer in offers]
+    if not held:
+        return None
+    latest = max(decided.term for decided in held)
+    held = [decided for decided in held if decided.term == latest]
+    lineages = Counter(decided.version.lineage for decided in held)
+    lineage = max(sorted(lineages), key=lambda each: lineages[each])
+    return max((d for d in held if d.version.lineage == lineage), key=lambda decided: decided.version.number)
+
+
+def goal(own: Decided | None, offers: Sequence[Offer], said: Decided | None) -> Decided | None:
+    """What to aim at; None: nothing that may follow what was there. said: by the coordinator."""
+    if said is not None:
+        # Its word orders lineages; of one lineage an engine may know a newer one than a coordinator of a new term.
+        same = [o for o in offers if o.decided.version.lineage == said.version.lineage]
+        best = newest([*same, Offer("", "", said)]) or said
+        found = best if best.version.number > said.version.number else said
+        older = own is not None and own.version.lineage == found.version.lineage
+        return found if not older or follows(own, found) else None
+    able = [offer for offer in offers if follows(own, offer.decided)]
+    return newest(able)
+
+
+def order(offers: Iterable[Offer], aim: Decided, reader: str) -> list[Offer]:
+    """Who is asked for it, one after another: the nearest, of those whoever has least readers, else spread."""
+    able = [offer for offer in offers if offer.decided.version == aim.version and offer.most > 0]
+    return sorted(able, key=lambda offer: (not offer.free, offer.near, offer.readers, luck(reader, offer.uid)))
+
+
+def luck(reader: str, holder: str) -> bytes:
+    """Another order for each reader, and the same one each time."""
+    return hashlib.blake2b(f"{reader} {holder}".encode(), digest_size=8).digest()

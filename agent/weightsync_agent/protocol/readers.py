@@ -1,0 +1,36 @@
+"""Who reads an engine's sealed arenas now: few at a time, each for as long as it asks again. Pure.
+
+A lease keeps nothing from anybody: a sync that needs the arena fills it, and its readers find other digests than they
+were told. They learn the reason when they ask again. It bounds how many draw on one pod's link, no more.
+"""
+
+from weightsync.errors import Refused
+
+MOST = 2  # readers at a time: each takes its share of the pod's link, from the engine's own traffic, too
+SECONDS = 10.0  # without a word of its reader; then another may read
+
+
+class Readers:
+    """Leases by reader. most: at a time."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self.most = most
+        self._until: dict[str, float] = {}
+
+    def count(self, now: float) -> int:
+        """How many read."""
+        self._until = {reader: until for reader, until in self._until.items() if now < until}
+        return len(self._until)
+
+    def admit(self, reader: str, now: float) -> float:
+        """Seconds for which it may read, from now on. Raises Refused, reason Busy, where others do."""
+        if self.count(now) >= self.most and reader not in self._until:
+            raise Refused(
+                f"{len(self._until)} engines read from here already; ask another, or again", reason="Busy", status=503
+            )
+        self._until[reader] = now + SECONDS
+        return SECONDS
+
+    def end(self, reader: str) -> None:
+        """It reads no more."""
+        self._until.pop(reader, None)

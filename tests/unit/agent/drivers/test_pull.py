@@ -1,0 +1,173 @@
+"""Reading a holder's arenas: what is verified counts, and however it ends nobody of ours reads on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.agent.drivers.test_rank_target import OURS, Workers, ask, target, until
+from weightsync.digests import BucketDigest, program_root, version_root
+from weightsync.errors import Refused, TransferError
+from weightsync.version import Version
+from weightsync.wire.v1 import Decided, HeldRank, Lease, Region
+from weightsync_agent.drivers.pull import pull
+from weightsync_agent.drivers.rank_target import RankTarget
+from weightsync_agent.protocol.fence import Fence
+from weightsync_agent.protocol.target import TargetState
+
+LINEAGE = "3" * 16
+BUCKETS = tuple(BucketDigest(offset=at, nbytes=8, digest=f"{at:032x}") for at in (0, 8))
+REGION = Region(session="holder", address=64, nbytes=16)
+
+
+class Reader:
+    """A reading worker in memory. hangs, fails: offsets; spoils: offsets whose digest is another's."""
+
+    def __init__(self) -> None:
+        self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.fetched: list[int] = []
+        self.hangs: set[int] = set()
+        self.fails: set[int] = set()
+        self.spoils: set[int] = set()
+        self.capabilities = OURS
+        self.killed = asyncio.Event()
+        self.slow = False  # to end, once it is killed: that is the test's to say
+
+    async def attach(self, path: Path) -> Region:
+        return Region(session="reader", address=1, nbytes=16)
+
+    async def meet(self, region: Region, *, deadline_seconds: float) -> None: ...
+
+    async def fetch(self, path: Path, offset: int, nbytes: int, of: Region, *, seconds: float) -> None:
+        self.fetched.append(offset)
+        if offset in self.hangs:
+            await asyncio.Event().wait()
+        if offset in self.fails:
+            raise TransferError("no answer", reason="Stalled")
+
+    async def digest(self, path: Path, buckets: list[Any]) -> list[BucketDigest]:
+        return [
+            BucketDigest(offset=b.offset, nbytes=b.nbytes, digest=f"{b.offset + (b.offset in self.spoils):032x}")
+            for b in buckets
+        ]
+
+    def kill(self) -> None:
+        self.killed.set()
+        if not self.slow:
+            self.end()
+
+    def end(self) -> None:
+        if not self.dead.done():
+            self.dead.set_result("killed")
+
+
+class World:
+    """One rank and its reader."""
+
+    def __init__(self, rank: RankTarget) -> None:
+        self.rank = rank
+        self.readers: list[Reader] = []
+        self.next = Reader()
+
+    async def start(self, name: str, rank: int, ranks: Any) -> Any:
+        self.readers.append(self.next)
+        self.next = Reader()
+        return self.readers[-1]
+
+    def lease(self, number: int = 1) -> Lease:
+        program = self.rank.program.digest
+        roots = {program: program_root(BUCKETS)}
+        version = Version(lineage=LINEAGE, number=number, root=version_root(LINEAGE, number, roots))
+        held = HeldRank(rank=0, program=program, region=REGION, buckets=BUCKETS)
+        decided = Decided(version=version, term=1, programs=roots)
+        return Lease(uid="h", decided=decided, seconds=9.0, ranks=(held,))
+
+    async def pull(self, number: int = 1, *, fence: bool = False) -> None:
+        ranks: Any = SimpleNamespace(targets={0: self.rank})
+        await pull(ranks, self.lease(number), self.start, stall=1.0, fence=fence)
+
+    @property
+    def state(self) -> TargetState:
+        return self.rank.arenas[0].machine.state
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    rank = target(tmp_path, Workers())
+    await rank.open()
+    yield World(rank)
+    await rank.close()
+
+
+async def test_all_that_was_read_is_verified_and_the_reader_has_ended(world: World) -> None:
+    """The arena is quiet and not sealed yet; the version lies in it under one grant."""
+    await world.pull()
+    [reader] = world.readers
+    assert sorted(reader.fetched) == [0, 8]
+    assert reader.dead.done()
+    assert world.state is TargetState.FILLING
+    version = world.lease().decided.version
+    assert world.rank.grant_of(version) == world.rank.arenas[0].arena.header.grant
+    assert world.rank.lendable(version) is None
+    assert world.rank.written_since is None
+
+
+async def test_other_bytes_break_it_and_what_was_equal_still_counts(world: World) -> None:
+    """The holder's arena was filled anew: the next holder is read for the rest only."""
+    world.next.spoils = {8}
+    with pytest.raises(TransferError, match="filled anew") as error:
+        await world.pull()
+    assert error.value.reason == "ArenaChanged"
+    assert world.readers[0].dead.done()
+    with pytest.raises(Refused, match="does not hold all"):
+        world.rank.grant_of(world.lease().decided.version)
+    await world.pull()
+    assert world.readers[1].fetched == [8]
+
+
+async def test_a_holder_that_stalls_breaks_it(world: World) -> None:
+    """And its reader is ended, whose read may still come in."""
+    world.next.fails = {0}
+    with pytest.raises(TransferError, match="no answer"):
+        await world.pull()
+    assert world.readers[0].dead.done()
+    assert world.state is TargetState.FILLING
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_one_that_is_given_up_ends_its_reader_first_however_often_it_is_told(world: World, times: int) -> None:
+    """Told again while it ends the reader, it does not leave the arena to nobody."""
+    world.next.hangs, world.next.slow = {0, 8}, True
+    reader = world.next
+    pulling = asyncio.create_task(world.pull())
+    while len(reader.fetched) < 2:  # noqa: ASYNC110 - the fake has no event
+        await asyncio.sleep(0)
+    for _ in range(times):
+        pulling.cancel()
+        await asyncio.sleep(0.005)
+    assert reader.killed.is_set()
+    assert not pulling.done()
+    reader.end()
+    await asyncio.wait({pulling})
+    assert pulling.cancelled()
+    assert reader.dead.done()
+    assert world.state is TargetState.FILLING
+    assert (await world.rank.grant(ask(world.rank, 1), Fence())).grant
+
+
+async def test_an_arena_that_writers_may_write_to_is_left_alone(world: World) -> None:
+    """Unless they were silent for so long that they are fenced: then it is asked for again."""
+    await world.rank.grant(ask(world.rank, 1), Fence())
+    with pytest.raises(Refused) as refused:
+        await world.pull()
+    assert refused.value.reason == "Busy"
+    assert world.readers == []
+    with pytest.raises(Refused) as fenced:
+        await world.pull(fence=True)
+    assert fenced.value.reason == "Fencing"
+    await until(lambda: world.state is not TargetState.FENCING)
+    await world.pull(fence=True)
+    assert world.state is TargetState.FILLING

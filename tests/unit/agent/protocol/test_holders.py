@@ -1,0 +1,90 @@
+"""What a joining engine aims at, and whom it reads it from."""
+
+import pytest
+
+from weightsync.version import Version
+from weightsync.wire.v1 import Decided
+from weightsync_agent.protocol.holders import Offer, follows, goal, newest, order
+
+OLD, NEW, OTHER = "1" * 16, "2" * 16, "3" * 16
+
+
+def decided(number: int, term: int = 1, lineage: str = OLD) -> Decided:
+    return Decided(version=Version(lineage=lineage, number=number, root="4" * 64), term=term)
+
+
+def offer(uid: str, holds: Decided, **more: int) -> Offer:
+    return Offer(uid, f"{uid}:1", holds, **{"most": 2, **more})
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "may"),
+    [
+        pytest.param(None, decided(1), True, id="one that had nothing takes any"),
+        pytest.param(decided(3), decided(3, term=2), True, id="the same again, whoever decided it anew"),
+        pytest.param(decided(3), decided(4), True, id="a higher number of the lineage"),
+        pytest.param(decided(3), decided(2, term=9), False, id="never a lower one, of whatever term"),
+        pytest.param(decided(3), decided(1, term=2, lineage=NEW), True, id="another lineage of a later term"),
+        pytest.param(decided(3, term=2), decided(9, term=1, lineage=NEW), False, id="not one of an earlier term"),
+        pytest.param(decided(3), decided(9, lineage=NEW), False, id="nor of the same term: nobody can order them"),
+    ],
+)
+def test_what_may_follow_what_an_engine_had(own: Decided | None, found: Decided, may: bool) -> None:
+    """An engine never goes back by itself."""
+    assert follows(own, found) is may
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        pytest.param([], None, id="nothing is held"),
+        pytest.param([decided(2), decided(3), decided(1)], decided(3), id="the highest number"),
+        pytest.param([decided(9), decided(1, 2, NEW)], decided(1, 2, NEW), id="the later term before the number"),
+        pytest.param(
+            [decided(5), decided(1, lineage=NEW), decided(2, lineage=NEW)], decided(2, lineage=NEW),
+            id="of two lineages of a term the one that most hold",
+        ),
+    ],
+)  # fmt: skip
+def test_the_newest_of_what_engines_hold(held: list[Decided], expected: Decided | None) -> None:
+    """Whatever the order in which they answered."""
+    offers = [offer(f"e{index}", each) for index, each in enumerate(held)]
+    assert newest(offers) == newest(offers[::-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "held", "said", "expected"),
+    [
+        pytest.param(None, [decided(4)], decided(5), decided(5), id="the coordinator knows a newer one than engines"),
+        pytest.param(None, [decided(6)], decided(5), decided(6), id="an engine knows one that it has not heard of"),
+        pytest.param(None, [decided(9)], decided(1, lineage=NEW), decided(1, lineage=NEW), id="it orders lineages"),
+        pytest.param(decided(7), [decided(6)], decided(6), None, id="not even at its word to a lower number"),
+        pytest.param(decided(7), [decided(6)], None, None, id="without it to nothing older either"),
+        pytest.param(decided(7), [decided(6), decided(8)], None, decided(8), id="without it to what is newer"),
+        pytest.param(None, [], None, None, id="nobody says anything"),
+    ],
+)  # fmt: skip
+def test_what_is_aimed_at(
+    own: Decided | None, held: list[Decided], said: Decided | None, expected: Decided | None
+) -> None:
+    """The coordinator's word where there is one, else the newest that engines hold."""
+    assert goal(own, [offer(f"e{index}", each) for index, each in enumerate(held)], said) == expected
+
+
+def test_holders_are_asked_the_nearest_first_then_by_load_and_full_ones_last() -> None:
+    """Those that hold another version, or lend to nobody, are not asked at all."""
+    aim = decided(3)
+    offers = [
+        offer("full", aim, readers=2), offer("far", aim, near=2), offer("busy", aim, readers=1), offer("free", aim),
+        offer("old", decided(2)), offer("knows", aim, most=0),
+    ]  # fmt: skip
+    assert [each.uid for each in order(offers, aim, "r")] == ["free", "busy", "far", "full"]
+
+
+def test_readers_spread_over_equal_holders() -> None:
+    """Of many readers each holder is the first for some; one reader always has the same order."""
+    aim = decided(3)
+    offers = [offer(f"e{index}", aim) for index in range(4)]
+    firsts = [order(offers, aim, f"r{index}")[0].uid for index in range(40)]
+    assert set(firsts) == {"e0", "e1", "e2", "e3"}
+    assert firsts == [order(offers[::-1], aim, f"r{index}")[0].uid for index in range(40)]

@@ -1,0 +1,193 @@
+"""A join by pull: what is read, from whom, and when it is given up."""
+
+from typing import Any
+
+import pytest
+
+from weightsync.digests import BucketDigest, program_root, version_root
+from weightsync.errors import ProtocolError
+from weightsync.version import Version
+from weightsync.wire.v1 import Decided, HeldRank, Lease, Region
+from weightsync_agent.protocol import joiner as j
+from weightsync_agent.protocol.holders import Offer
+from weightsync_agent.protocol.joiner import JoinerState as S
+
+PROGRAM, LINEAGE = "2" * 32, "3" * 16
+BUCKETS = (BucketDigest(offset=0, nbytes=50, digest="4" * 32), BucketDigest(offset=50, nbytes=50, digest="5" * 32))
+ROOTS = {PROGRAM: program_root(BUCKETS)}
+
+
+def decided(number: int = 1, term: int = 1, **change: Any) -> Decided:
+    root = version_root(LINEAGE, number, ROOTS)
+    return Decided(**{"version": Version(lineage=LINEAGE, number=number, root=root), "term": term, "programs": ROOTS,
+                      **change})  # fmt: skip
+
+
+def offer(uid: str = "h", holds: Decided | None = None, **more: int) -> Offer:
+    return Offer(uid, f"{uid}:1", holds or decided(), **{"most": 2, **more})
+
+
+def lease(holds: Decided | None = None, buckets: tuple[BucketDigest, ...] = BUCKETS, rank: int = 0) -> Lease:
+    region = Region(session="s", address=0, nbytes=100)
+    held = HeldRank(rank=rank, program=PROGRAM, region=region, buckets=buckets)
+    return Lease(uid="h", decided=holds or decided(), seconds=9.0, ranks=(held,))
+
+
+def joiner(*events: object, own: Decided | None = None) -> j.Joiner:
+    machine = j.Joiner("me")
+    machine.programs = {0: PROGRAM}
+    for event in events:
+        machine.handle(event, 0.0)
+    return machine
+
+
+NEEDS = j.Needs(None, sealed=False)
+ASKED = j.Asked((offer(),), decided(), answered=True)
+LEASING = (NEEDS, ASKED)
+PULLING = (*LEASING, j.Leased(lease()))
+APPLYING = (*PULLING, j.Pulled())
+ALONE = j.Asked((), decided(), answered=True)
+
+
+def test_a_join_from_need_to_served() -> None:
+    """It asks, is let in, reads, applies; it hopes all the way, and needs nothing afterwards."""
+    machine = joiner()
+    assert not machine.hopes
+    assert machine.handle(NEEDS, 0.0) == [j.Seek()]
+    assert machine.handle(ASKED, 0.0) == [j.AskLease(offer(), decided())]
+    assert machine.handle(j.Leased(lease()), 0.0) == [j.BeginPull(offer(), lease())]
+    assert machine.hopes
+    assert machine.handle(j.Pulled(), 0.0) == [j.Apply(decided(), None)]
+    assert machine.handle(j.Applied(), 0.0) == []
+    assert (machine.state, machine.hopes) == (S.IDLE, False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        pytest.param(j.Asked((offer(),), None, answered=True), "nothing is known", id="nothing was ever decided"),
+        pytest.param(ALONE, f"no engine holds {LINEAGE}.1", id="no engine has it"),
+        pytest.param(j.Asked((), None, answered=False), "may follow", id="nobody answers"),
+        pytest.param(
+            j.Asked((offer(),), decided(term=8), answered=True, limit=7), "of term 8", id="a term that never began"
+        ),
+        pytest.param(j.AskFailed("no plan"), "no plan", id="nobody is known"),
+    ],
+)  # fmt: skip
+def test_where_nobody_has_it_the_sources_are_let_write(asked: object, words: str) -> None:
+    """It rests, hopes for nothing, says why, and asks again later, each time after a longer while."""
+    machine = joiner(NEEDS)
+    [told] = machine.handle(asked, 0.0)
+    assert isinstance(told, j.Told)
+    assert words in told.message
+    assert (machine.state, machine.hopes) == (S.RESTING, False)
+    assert machine.handle(NEEDS, 0.1) == []
+    assert machine.handle(NEEDS, 0.3) == [j.Seek()]
+    machine.handle(asked, 0.3)
+    assert machine.again_at - 0.3 > 0.2
+
+
+def test_an_offer_of_a_term_that_never_began_is_none() -> None:
+    """Whoever makes up a term is not read from."""
+    machine = joiner(NEEDS, j.Asked((offer(holds=decided(term=9)),), None, answered=False, limit=7))
+    assert machine.state is S.RESTING
+
+
+def test_what_it_had_changed_so_it_asks_at_once() -> None:
+    """A commit that failed left a version sealed here: no reason to wait."""
+    machine = joiner(NEEDS, ALONE)
+    assert machine.handle(j.Needs(decided(), sealed=True), 0.0) == [j.Seek()]
+
+
+def test_what_lies_sealed_here_is_applied_without_a_read() -> None:
+    """Where it is the newest; else the newer one is read."""
+    has = j.Needs(decided(), sealed=True)
+    assert joiner(has).handle(ASKED, 0.0) == [j.Apply(decided(), None)]
+    newer = j.Asked((offer(holds=decided(2)),), decided(2), answered=True)
+    assert joiner(has).handle(newer, 0.0) == [j.AskLease(offer(holds=decided(2)), decided(2))]
+
+
+OTHERS = (BUCKETS[0], BucketDigest(offset=50, nbytes=50, digest="6" * 32))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        pytest.param(lease(decided(2)), "it lends", id="another version"),
+        pytest.param(lease(decided(programs={PROGRAM: "7" * 64})), "does not follow", id="roots of another version"),
+        pytest.param(lease(rank=1), "its ranks are others", id="other ranks"),
+        pytest.param(lease(buckets=OTHERS), "not those that were decided", id="digests of other bytes"),
+        pytest.param(lease(buckets=BUCKETS[:1]), "not those that were decided", id="a bucket less"),
+    ],
+)
+def test_a_holder_that_says_something_else_is_not_read_from(wrong: Lease, words: str) -> None:
+    """Before a byte is read: the digests must make the root that was decided. The next one is asked."""
+    machine = joiner(NEEDS, j.Asked((offer(), offer("i")), decided(), answered=True))
+    assert machine.offer is not None
+    assert words in machine.wrong(wrong)
+    [asked] = machine.handle(j.Leased(wrong), 0.0)
+    assert isinstance(asked, j.AskLease)
+    assert machine.wrong(lease()) == ""
+
+
+def test_the_next_holder_is_asked_where_one_refuses_or_breaks() -> None:
+    """In their order; after the last it rests."""
+    both = j.Asked((offer("h"), offer("i", readers=1)), decided(), answered=True)
+    machine = joiner(NEEDS, both)
+    assert machine.handle(j.NotLeased("gone"), 0.0) == [j.AskLease(offer("i", readers=1), decided())]
+    machine.handle(j.Leased(lease()), 0.0)
+    told = machine.handle(j.PullBroke("i: stalled"), 0.0)
+    assert told[0] == j.Told("i: stalled")
+    assert (machine.state, machine.hopes) == (S.RESTING, False)
+
+
+def test_whoever_waits_for_a_place_still_hopes() -> None:
+    """All holders lend to others just now: no reason for the sources to write; it asks again soon."""
+    machine = joiner(*LEASING)
+    machine.handle(j.NotLeased("full", busy=True), 0.0)
+    assert (machine.state, machine.hopes, machine.failures) == (S.RESTING, True, 0)
+    assert machine.handle(NEEDS, j.BUSY_SECONDS) == [j.Seek()]
+    machine.handle(ALONE, j.BUSY_SECONDS)
+    assert not machine.hopes
+
+
+@pytest.mark.parametrize(
+    "events", [(NEEDS,), LEASING, PULLING, (NEEDS, ALONE)], ids=["seeking", "leasing", "pulling", "resting"]
+)
+def test_a_sync_that_comes_ends_what_reads(events: tuple[object, ...]) -> None:
+    """Wherever it stands."""
+    machine = joiner(*events)
+    assert machine.handle(j.NeedsNothing("a sync"), 0.0) == [j.StopPull(), j.Told("a sync")]
+    assert (machine.state, machine.hopes) == (S.IDLE, False)
+
+
+def test_what_is_being_applied_is_not_ended() -> None:
+    """Nothing reads any more, and the commit tells its end; an idle one has nothing to end."""
+    machine = joiner(*APPLYING)
+    assert machine.handle(j.NeedsNothing("a sync"), 0.0) == []
+    assert machine.state is S.APPLYING
+    assert joiner().handle(j.NeedsNothing("a sync"), 0.0) == []
+
+
+def test_a_version_that_could_not_be_applied_is_no_hope() -> None:
+    """The coordinator may repair the engine meanwhile."""
+    machine = joiner(*APPLYING)
+    assert machine.handle(j.NotApplied("torn"), 0.0) == [j.Told("torn")]
+    assert (machine.state, machine.hopes) == (S.RESTING, False)
+
+
+@pytest.mark.parametrize(
+    "events", [(NEEDS,), LEASING, PULLING, APPLYING], ids=["seeking", "leasing", "pulling", "applying"]
+)
+def test_a_need_that_is_told_again_changes_nothing(events: tuple[object, ...]) -> None:
+    """It is on its way."""
+    machine = joiner(*events)
+    state = machine.state
+    assert machine.handle(NEEDS, 99.0) == []
+    assert machine.state is state
+
+
+def test_what_was_not_asked_for_is_refused() -> None:
+    """An answer without a question is a driver's bug."""
+    with pytest.raises(ProtocolError):
+        joiner().handle(j.Pulled(), 0.0)

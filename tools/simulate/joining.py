@@ -1,0 +1,329 @@
+"""A join by pull: a thin driver of Joiner and Readers, as drivers/joining.py, pull.py, holding.py and neighbours.py.
+
+A read takes the holder's bytes at one moment and lands them at a later one, piece by piece, as long as the reading
+process lives: also when the call that asked for it has failed or was given up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tools.simulate.clock import Cancelled, Future, Task, TimedOut, Work
+from tools.simulate.memory import RUBBISH, number_of
+from tools.simulate.rank_target import DIGEST, WIRE_CAPABILITIES, RankTarget, TargetArena
+from tools.simulate.transfer import LATE, WIRE
+from weightsync.errors import PeerError, Refused, TransferError, WeightSyncError
+from weightsync.plan import Plan
+from weightsync.version import Version
+from weightsync.wire import v1
+from weightsync_agent.drivers.joining import FAILED, SILENT
+from weightsync_agent.protocol import joiner as j
+from weightsync_agent.protocol.holders import Offer
+from weightsync_agent.protocol.readers import Readers
+
+if TYPE_CHECKING:
+    from tools.simulate.target_side import EngineAgent
+    from tools.simulate.world import World
+
+SPOILT = 0.0  # share of read pieces that are not what was sent; a fault spoils some, and most of those are writes
+STALE = 0.3  # share of searches that go by the plan of the one before
+
+
+class Reader:
+    """A process of ours that reads into one arena. ``dead`` is done once no byte of it can come any more."""
+
+    def __init__(self, world: World, into: TargetArena) -> None:
+        self.world = world
+        self.into = into
+        self.grant = into.arena.header.grant
+        self.alive = True
+        self.ending = False
+        self.dead = Future(world.loop)
+
+    def kill(self) -> None:
+        """SIGKILL; it has ended a moment later."""
+        if not self.ending:
+            self.ending = True
+            self.world.loop.at(self.world.kill_seconds, self._end)
+
+    def _end(self) -> None:
+        self.alive = False
+        self.dead.set()
+
+    def read(self, session: str, bucket: int) -> Future:
+        """Done when all its pieces are there; fails where the peer is gone."""
+        done, left = Future(self.world.loop), [self.world.pieces]
+        for piece in range(self.world.pieces):
+            self.world.loop.at(self._delay(), self._take, (session, bucket, piece), done, left)
+        return done
+
+    def _delay(self) -> float:
+        wires, rng = self.world.wires, self.world.rng
+        late = wires.late and rng.random() < wires.late
+        return rng.random() * LATE if late else 0.001 + rng.random() * WIRE
+
+    def _take(self, what: tuple[str, int, int], done: Future, left: list[int]) -> bool:
+        wires, now = self.world.wires, self.world.loop.now
+        session, bucket, piece = what
+        until = max(wires.stalls.get(session, 0.0), wires.held.get(session, 0.0))
+        if until > now:
+            self.world.loop.at(until - now + self._delay(), self._take, what, done, left)
+            return True
+        holder = wires.sessions.get(session)
+        if holder is None:
+            done.fail(TransferError(f"reading from {session}: the peer is gone"))
+            return True
+        step = holder.arenas[session].content[bucket][piece]  # type: ignore[attr-defined]
+        if wires.corrupt:
+            wires.corrupt -= 1
+            step = RUBBISH
+        if SPOILT and self.world.rng.random() < SPOILT:
+            step = RUBBISH
+        if wires.fail:
+            wires.fail -= 1
+            done.fail(TransferError(f"reading from {session} failed"))  # and the bytes come all the same
+        self.world.loop.at(self._delay(), self._land, (bucket, piece, step), done, left)
+        return True
+
+    def _land(self, what: tuple[int, int, int], done: Future, left: list[int]) -> bool:
+        if not self.alive:
+            return False
+        bucket, piece, step = what
+        self.world.ledger.read_lands(self.into, self.grant, bucket)
+        self.into.arena.put(bucket, piece, step)
+        left[0] -= 1
+        if not left[0]:
+            done.set()
+        return True
+
+
+class Holding:
+    """What this engine can lend."""
+
+    def __init__(self, agent: EngineAgent) -> None:
+        self.agent = agent
+        self.readers = Readers()
+
+    def whole(self, version: Version) -> bool:
+        """Every rank's arena holds it."""
+        targets = self.agent.targets.values()
+        return bool(targets) and all(target.lendable(version) is not None for target in targets)
+
+    def held(self) -> v1.Held:
+        """For GET /v1/held."""
+        decided, now = self.agent.decided, self.agent.loop.now
+        if decided is None or not self.whole(decided.version):
+            return v1.Held(uid=self.agent.pod.uid)
+        return v1.Held(
+            uid=self.agent.pod.uid, decided=decided, readers=self.readers.count(now), most=self.readers.most
+        )
+
+    def lease(self, request: v1.LeaseRequest) -> v1.Lease:
+        """Let it read."""
+        decided = self.agent.decided
+        if decided is None or decided.version != request.version or not self.whole(request.version):
+            self.readers.end(request.reader)
+            raise Refused("not held here", reason="NotHeld", status=404)
+        if {rank: target.program for rank, target in self.agent.targets.items()} != request.programs:
+            raise Refused("other ranks", reason="LayoutMismatch")
+        ranks = []
+        for rank, target in sorted(self.agent.targets.items()):
+            arena = target.lendable(request.version)
+            assert arena is not None  # noqa: S101 - whole() said so, within the same event
+            region = v1.Region(session=arena.session, address=4096, nbytes=arena.arena.header.nbytes)
+            buckets = arena.journal_rank().buckets
+            ranks.append(v1.HeldRank(rank=rank, program=target.program, region=region, buckets=buckets))
+        seconds = self.readers.admit(request.reader, self.agent.loop.now)
+        return v1.Lease(uid=self.agent.pod.uid, decided=decided, seconds=seconds, ranks=tuple(ranks))
+
+
+class Joining:
+    """One engine's."""
+
+    def __init__(self, agent: EngineAgent) -> None:
+        self.agent = agent
+        self.world = agent.world
+        self.machine = j.Joiner(agent.pod.uid)
+        self.work: Task | None = None
+        self.ending: list[Task] = []
+        self.plan: Plan | None = None
+
+    @property
+    def applies(self) -> bool:
+        """The engine takes over what was pulled."""
+        return self.machine.state is j.JoinerState.APPLYING
+
+    def look(self) -> None:
+        """See whether the engine needs a version."""
+        world = self.world
+        needs = self.agent.needs(world.deadline_seconds + SILENT * world.stall_seconds)
+        if isinstance(needs, j.Needs):
+            self.machine.programs = {rank: target.program for rank, target in self.agent.targets.items()}
+        self._feed(needs)
+
+    def end(self, why: str) -> Work:
+        """No worker of ours reads any more afterwards."""
+        self._feed(j.NeedsNothing(why))
+        yield from self._ended()
+
+    def _ended(self) -> Work:
+        for task in list(self.ending):
+            if not task.done:
+                try:
+                    yield task
+                except (WeightSyncError, Cancelled):
+                    continue
+        self.ending = [task for task in self.ending if not task.done]
+
+    def _feed(self, event: object) -> None:
+        for action in self.world.handle(self.agent.life.name, self.machine, event):
+            match action:
+                case j.Seek():
+                    self._do(self._seek())
+                case j.AskLease(offer, aim):
+                    self._do(self._lease(offer, aim))
+                case j.BeginPull(offer, lease):
+                    self._do(self._pull(offer, lease))
+                case j.Apply(decided, _):
+                    self._do(self._apply(decided))
+                case j.StopPull():
+                    if self.work is not None:
+                        self.ending.append(self.work)
+                        self.work.cancel()
+                case j.Told(message):
+                    self.world.loop.note(self.agent.life.name, "join", message)
+                case _:
+                    raise TypeError(f"no such action: {action!r}")
+
+    def _do(self, work: Work) -> None:
+        self.work = self.agent.spawn(self._run(work))
+
+    def _run(self, work: Work) -> Work:
+        yield from self._ended()
+        try:
+            event = yield from work
+        except (WeightSyncError, TimedOut) as error:
+            event = FAILED[self.machine.state](str(error))
+        self._feed(event)
+
+    # --- its actions ---
+
+    def _ask(self, address: str, path: str, body: Any = None) -> Future:
+        agent = self.agent
+        return self.world.network.call((agent.life, agent.pod.address, address), path, body, self.world.stall_seconds)
+
+    def _seek(self) -> Work:
+        yield self.world.loop.sleep(0.001 + self.world.rng.random() * 0.004)
+        planner = self.world.planner
+        if self.plan is None or self.world.rng.random() >= STALE:
+            self.plan = planner.plan if planner.down_until <= self.world.loop.now else None
+        plan = self.plan
+        if plan is None or not plan.coordinator:
+            return j.AskFailed("no plan")
+        said, answered = None, False
+        source = plan.source(plan.coordinator)
+        if source is not None:
+            try:
+                held = yield self._ask(source.address, "/v1/held")
+                said, answered = held.decided, True
+            except PeerError:
+                self.plan = None
+        if answered and said is None:
+            return j.Asked((), None, answered=True)
+        offers = []
+        able = [engine for engine in plan.engines if self._alike(engine)]
+        for engine, asked in [(engine, self._ask(engine.address, "/v1/held")) for engine in able]:
+            try:
+                held = yield asked
+            except PeerError:
+                continue
+            if held.decided is not None and held.uid == engine.leader:
+                offers.append(Offer(held.uid, engine.address, held.decided, held.readers, held.most))
+        return j.Asked(tuple(offers), said, answered, plan.term)
+
+    def _alike(self, engine: Any) -> bool:
+        programs = {target.rank.rank: target.rank.program for target in engine.targets}
+        return bool(engine.leader != self.agent.pod.uid and programs == self.machine.programs)
+
+    def _lease(self, offer: Offer, aim: v1.Decided) -> Work:
+        request = v1.LeaseRequest(
+            reader=self.agent.pod.uid, version=aim.version, programs=self.machine.programs, ours=WIRE_CAPABILITIES
+        )
+        try:
+            return j.Leased((yield self._ask(offer.address, "/v1/leases", request)))
+        except PeerError as error:
+            return j.NotLeased(str(error), busy=error.reason == "Busy")
+
+    def _pull(self, offer: Offer, lease: v1.Lease) -> Work:
+        try:
+            for held in lease.ranks:
+                yield from self._rank(self.agent.targets[held.rank], held, lease.decided)
+            event: object = j.Pulled()
+        except (TransferError, Refused) as error:
+            event = j.PullBroke(str(error))
+        except Cancelled:
+            self._leave(offer)
+            raise
+        self._leave(offer)
+        return event
+
+    def _leave(self, offer: Offer) -> None:
+        self._ask(offer.address, "/v1/leases/end", v1.LeaseEnd(reader=self.agent.pod.uid))
+
+    def _rank(self, target: RankTarget, held: v1.HeldRank, decided: v1.Decided) -> Work:
+        arena = yield from target.begin_pull(decided.version, decided.term, fence=True)
+        readers: list[Reader] = []
+        try:
+            yield from self._buckets(target, arena, held, readers)
+        except (WeightSyncError, Cancelled):
+            yield from self._ended_for_sure(readers, target, arena)
+            raise
+        yield from self._ended_for_sure(readers, target, arena)
+
+    def _buckets(self, target: RankTarget, arena: TargetArena, held: v1.HeldRank, readers: list[Reader]) -> Work:
+        yield self.world.loop.sleep(self.world.start_seconds)
+        if self.world.fault_chance("worker start fails"):
+            raise TransferError("no worker")
+        reader = Reader(self.world, arena)
+        readers.append(reader)
+        self.agent.workers.append(reader)
+        for bucket in held.buckets:
+            if arena.machine.verified.get(bucket.offset) == bucket:
+                continue
+            done = reader.read(held.region.session, number_of(bucket.offset))
+            try:
+                yield self.world.loop.within(done, self.world.stall_seconds)
+            except TimedOut:
+                raise TransferError("stalled") from None
+            yield self.world.loop.sleep(DIGEST)
+            [computed] = arena.digests([bucket])
+            if not (yield from target.pulled(arena, computed, bucket)):
+                raise TransferError("other bytes")
+
+    def _ended_for_sure(self, readers: list[Reader], target: RankTarget, arena: TargetArena) -> Work:
+        """A task of its own: whoever is cancelled once more waits for it all the same."""
+        ending = self.agent.spawn(self._over(readers, target, arena))
+        cancelled = False
+        while not ending.done:
+            try:
+                yield ending
+            except Cancelled:
+                cancelled = True
+        if cancelled:
+            raise Cancelled
+
+    def _over(self, readers: list[Reader], target: RankTarget, arena: TargetArena) -> Work:
+        for reader in readers:
+            reader.kill()
+            yield reader.dead
+        yield from target.end_pull(arena)
+
+    def _apply(self, decided: v1.Decided) -> Work:
+        plan = self.plan
+        coordinator = plan.coordinator if plan is not None and plan.term == decided.term else ""
+        try:
+            yield from self.agent.take(self.machine.own, decided, coordinator)
+        except WeightSyncError as error:
+            return j.NotApplied(str(error))
+        self.world.ledger.joins += 1
+        return j.Applied()
