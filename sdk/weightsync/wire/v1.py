@@ -501,7 +501,7 @@ class LeaseRequest(WireRecord):
 
     reader: Annotated[str, Field(min_length=1, max_length=128)]
     version: Version
-    programs: Annotated[dict[Rank, Hex32], MANY]
+    programs: dict[Rank, Hex32]
     ours: Capabilities
 
 
