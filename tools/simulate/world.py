@@ -30,7 +30,7 @@ from weightsync_agent.protocol.table import Machine
 
 HEAL_SECONDS = 150.0  # of virtual time after the last fault, for everything to be current again
 MOST_EVENTS = 60_000
-LATE_COMERS = 0.3  # share of schedules in which engines come once there are versions
+LATE_COMERS = 0.06  # share of schedules in which engines come once there are versions
 # (stages, ranks of each stage, all in one pod)
 TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, True))
 
