@@ -6,7 +6,7 @@ engines that nobody publishes to.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -34,8 +34,9 @@ class Loop:
     frozen: bool = False
 
 
-def answers_of(model: EngineModel, question: Question) -> list[Answer]:
-    """What an engine with these weights would answer to one request."""
+def answers_of(model: EngineModel, questions: Iterable[Question]) -> list[Answer]:
+    """What an engine with these weights would answer to these requests, as one batch."""
+    asked = [one for question in questions for one in zip(question.prompts, question.params, strict=True)]
     done: dict[int, list[int]] = {}
 
     def finished(generation: Generation) -> None:
@@ -50,12 +51,12 @@ def answers_of(model: EngineModel, question: Question) -> list[Answer]:
                 Sampling(one["temperature"], one["max_new_tokens"], seed=one["sampling_seed"]),
                 finished,
             )
-            for at, (prompt, one) in enumerate(zip(question.prompts, question.params, strict=True))
+            for at, (prompt, one) in enumerate(asked)
         ]
     )
     while scheduler.has_work:
         scheduler.step()
-    return [Answer("offline", prompt, done[at], ()) for at, prompt in enumerate(question.prompts)]
+    return [Answer("offline", prompt, done[at], ()) for at, (prompt, _) in enumerate(asked)]
 
 
 def rewards(loop: Loop) -> Iterator[float]:
@@ -65,8 +66,7 @@ def rewards(loop: Loop) -> Iterator[float]:
     learner, engine = Learner(model, loop.learning_rate), build_engine_model(CONFIG, state)
     for step in range(1, loop.steps + 1):
         questions = training_questions(task, step, range(loop.prompts), loop.samples)
-        answers = [answer for question in questions for answer in answers_of(engine, question)]
-        batch = make_batch(scored(task, answers))
+        batch = make_batch(scored(task, answers_of(engine, questions)))
         learner.gradients(batch)
         learner.step()
         if not loop.frozen:
