@@ -22,7 +22,9 @@ from weightsync.publisher.outcome import Outcome
 
 TRAINER = "trainer"
 START_SECONDS = 300.0
-STALL_SECONDS = 5.0
+# Eight engines share the trainer's link: each of several writes that are under way to one of them takes longer than
+# the agents' default of 5 s.
+STALL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,12 @@ class Site:
         return handle
 
     def publish(self) -> Sync:
-        """A version, to the end."""
+        """A version, to the end. Raises WorldError where an engine did not get it."""
         before = self.network.sent(TRAINER)
-        return self.end(self.begin(), before)
+        sync = self.end(self.begin(), before)
+        if sync.outcome.status != "Current":
+            raise WorldError(f"an undisturbed sync of {len(self.engines)} engines: {sync.outcome.describe()}")
+        return sync
 
     def end(self, handle: PublishHandle, before: int) -> Sync:
         """Wait for every engine's outcome. Raises WorldError where the whole publish failed."""
