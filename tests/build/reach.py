@@ -37,4 +37,4 @@ def listening(kubectl: Kubectl, pod: str) -> list[int]:
 def reached(kubectl: Kubectl, pod: str, container: str, ports: set[Port]) -> set[Port]:
     """Those of the ports that answer to that container."""
     words = ("exec", pod, "-c", container, "--", PYTHON, "-c", _OPEN, json.dumps(sorted(ports)))
-    return {(host, port) for host, port in json.loads(kubectl(*words, seconds=10 + 4 * len(ports)))}
+    return {(host, port) for host, port in json.loads(kubectl(*words, seconds=60 + 4 * len(ports)))}
