@@ -16,6 +16,7 @@ from tools.simulate.network import CALM
 from weightsync_agent.journal.records import BASE
 
 if TYPE_CHECKING:
+    from tools.simulate.member_side import MemberPod
     from tools.simulate.world import World
 
 
@@ -47,6 +48,11 @@ WEIGHTS = {
     "target agent dies": 8,
     "target agent hangs": 3,
     "target worker dies": 4,
+    "member agent dies": 5,
+    "member agent hangs": 3,
+    "member cut off": 4,
+    "member replaced": 4,
+    "member worker dies": 2,
     "source agent dies": 7,
     "source agent hangs": 2,
     "source worker dies": 4,
@@ -225,6 +231,52 @@ def _source_worker(world: World, fault: Fault) -> None:
     pod = world.source_pods[int(fault.pick * len(world.source_pods))]
     pod.agent.kill_worker(fault.extra)
     _until(world, fault, lambda: None)
+
+
+def _member(world: World, fault: Fault) -> MemberPod | None:
+    """The second pod of an engine that has one."""
+    members = [pod.member for pod in world.engine_pods if pod.member is not None]
+    return members[int(fault.pick * len(members))] if members else None
+
+
+def _member_dies(world: World, fault: Fault) -> None:
+    member = _member(world, fault)
+    if member is not None:
+        member.crash_agent()
+        _until(world, fault, member.start_agent)
+
+
+def _member_hangs(world: World, fault: Fault) -> None:
+    member = _member(world, fault)
+    if member is not None:
+        world.freeze(member.agent.life, 0.3 + 3 * fault.seconds)
+        _until(world, replace(fault, seconds=0.3 + 3 * fault.seconds), lambda: None)
+
+
+def _member_cut_off(world: World, fault: Fault) -> None:
+    """From its leader alone: coordinator and sources reach both."""
+    member = _member(world, fault)
+    if member is not None:
+        pair = frozenset((member.address, member.leader.address))
+        world.network.cut.add(pair)
+        seconds = fault.seconds * (1 + 3 * fault.extra)
+        _until(world, replace(fault, seconds=seconds), lambda: world.network.cut.discard(pair))
+
+
+def _member_replaced(world: World, fault: Fault) -> None:
+    """Its pod is deleted, and another takes its place: all of the engine's processes begin anew."""
+    member = _member(world, fault)
+    if member is not None:
+        member.replace()
+        _until(world, replace(fault, seconds=3.5 * fault.extra + fault.seconds), member.leader.start_engine)
+
+
+def _member_worker(world: World, fault: Fault) -> None:
+    member = _member(world, fault)
+    for target in list(member.agent.targets.values()) if member is not None else ():
+        if target.worker is not None:
+            target.worker.kill()
+        _until(world, fault, lambda: None)
 
 
 def _engine_dies(world: World, fault: Fault) -> None:
@@ -444,6 +496,11 @@ KINDS: dict[str, Strike] = {
     "target agent dies": _target_dies,
     "target agent hangs": _target_hangs,
     "target worker dies": _target_worker,
+    "member agent dies": _member_dies,
+    "member agent hangs": _member_hangs,
+    "member cut off": _member_cut_off,
+    "member replaced": _member_replaced,
+    "member worker dies": _member_worker,
     "source agent dies": _source_dies,
     "source agent hangs": _source_hangs,
     "source worker dies": _source_worker,

@@ -6,7 +6,7 @@ What is a decision and still stands in those drivers is copied here and marked: 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tools.simulate.clock import Cancelled, Work
@@ -19,6 +19,7 @@ from weightsync_agent.journal.records import (
     EngineSeen,
     Fresh,
     Journal,
+    JournalRank,
     JournalState,
     Keep,
     PauseAndReseed,
@@ -68,11 +69,13 @@ class Look:
             journal, unreadable = None, str(error)
         fresh = journal is None and not unreadable and not is_ours(name)  # decision
         kept = journal is not None and journal.state is JournalState.CURRENT and name == journal.version.name
+        if not (fresh or kept):
+            yield engine.call(life, "pause", "Abort")
+        self.agent.crew.muster()
+        pods = self.agent.crew.crew.pods()
         if fresh:
             yield engine.call(life, "resume")
             yield engine.call(life, "ready")
-        if not (fresh or kept):
-            yield engine.call(life, "pause", "Abort")
         yield from self.agent.open()
         if fresh or kept:
             yield engine.call(life, "pause", "InPlace")
@@ -85,12 +88,15 @@ class Look:
             raise
         if self.goes_on:
             yield engine.call(life, "resume")
-        return seen
+        return replace(seen, pods=pods)
 
     def _examine(self, name: str, journal: Journal | None, unreadable: str, *, fresh: bool) -> Work:
         life = self.life = yield self.agent.engine.call(self.agent.life, "describe")
         if self.agent.direct:
             return (yield from self._examine_direct(name, life, journal, unreadable, fresh=fresh))
+        if fresh and self.agent.crew.written(life):  # decision
+            self.goes_on = False
+            return Seen(life, PauseAndReseed("written to by a leader that is gone"), "", name)
         if fresh or (journal is not None and journal.base):  # decision
             return (yield from self._certify(name, life, journal))
         self.base = ""
@@ -131,13 +137,15 @@ class Look:
             if rank.rank in targets
         }
         headers = {rank: each.arena.header for rank, each in found.items() if each is not None}
+        headers |= self.agent.crew.headers(journal.ranks if journal is not None else ())
         recovery: Recovery = at_start(journal, headers, seen)
         if journal is not None and isinstance(recovery, Keep | Reapply):
             equal = 0
             for rank in journal.ranks:
                 if rank.rank in targets:
                     equal += yield from targets[rank.rank].recover(rank, journal.version)
-            if isinstance(recovery, Reapply) and equal != len(targets):
+            others = yield from self.agent.crew.recovered(journal.version, list(journal.ranks))
+            if isinstance(recovery, Reapply) and not (others and equal == len(targets)):
                 return PauseAndReseed("the arena's bytes are not those of the journal")
         return recovery
 
@@ -154,17 +162,24 @@ class Look:
 
     def _fresh(self, life: str) -> Work:
         agent, world = self.agent, self.agent.world
-        grants = {rank: world.nonce(32) for rank in agent.targets}
+        grants = {rank: world.nonce(32) for rank in sorted({*agent.targets, *agent.crew.ranks})}
         arenas = {}
         for rank, target in agent.targets.items():
             arenas[rank] = yield from target.lend()
+        yield from agent.crew.certify("Lend", {})
         for rank, arena in arenas.items():
             arena.fill(grants[rank])
+        yield from agent.crew.certify("Fill", grants)
         yield agent.engine.call(agent.life, "snapshot", self._refs(grants))
         for rank, arena in arenas.items():
             arena.seal(grants[rank], BASE)
+        yield from agent.crew.certify("Seal", grants)
         self.goes_on = False
         ranks = tuple(target.arenas[0].journal_rank() for target in agent.targets.values())
+        ranks += tuple(
+            JournalRank(rank=rank.rank, program=rank.program, arena=rank.arenas[0], buckets=())
+            for rank in (agent.crew.here.ranks if agent.crew.here is not None else ())
+        )
         torn = Journal(state=JournalState.TORN, version=BASE, incarnation=life, ranks=ranks, term=0, coordinator="")
         yield from agent.write(torn)
         return (yield from self._apply(grants))
@@ -174,6 +189,11 @@ class Look:
         headers = {}
         for rank, target in self.agent.targets.items():
             headers[rank] = (yield from target.lend()).header
+        yield from self.agent.crew.certify("Lend", {})
+        here = self.agent.crew.here
+        headers |= {
+            r.rank: self.agent.crew.arena(r.arenas[0]).header for r in (here.ranks if here is not None else ())
+        }
         if any(header.version != BASE for header in headers.values()):
             return "an agent died while it certified the engine, and the copy of its checkpoint is gone: restart it"
         return (yield from self._apply({rank: header.grant for rank, header in headers.items()}))
@@ -182,7 +202,7 @@ class Look:
         agent, refs = self.agent, self._refs(grants)
         try:
             for _ in range(TIMES):
-                yield agent.engine.call(agent.life, "apply", refs)
+                yield from agent.crew.apply(self.life, refs)
                 yield from check_readback(agent, refs)
         except EngineError as error:
             if error.reason != NOT_CERTIFIED:
@@ -192,17 +212,23 @@ class Look:
         agent.volume.journal = None
         for target in agent.targets.values():
             yield from target.returned()
+        yield from agent.crew.certify("Return", {})
         self.goes_on = True
         return ""
 
     def _refs(self, grants: dict[int, str]) -> Refs:
-        targets = self.agent.targets
-        arenas = ((targets[rank].arenas[0].arena, rank, grant, BASE.root) for rank, grant in sorted(grants.items()))
-        return Refs(self.life, tuple(arenas))
+        crew, targets = self.agent.crew, self.agent.targets
+        first = {rank: target.arenas[0].arena for rank, target in targets.items()}
+        first |= {
+            rank.rank: crew.arena(rank.arenas[0]) for rank in (crew.here.ranks if crew.here is not None else ())
+        }
+        return Refs(self.life, tuple((first[rank], rank, grant, BASE.root) for rank, grant in sorted(grants.items())))
 
     def refs(self, grants: Iterable[tuple[int, str]], root: str) -> Refs:
         """The ranks' arenas of those grants as the engine sees them."""
-        targets = self.agent.targets
-        return Refs(
-            self.life, tuple((targets[rank].granted(grant).arena, rank, grant, root) for rank, grant in grants)
-        )
+        crew, targets = self.agent.crew, self.agent.targets
+
+        def arena(rank: int, grant: str) -> ArenaFile:
+            return crew.arena(crew.granted(grant).arena) if rank in crew.ranks else targets[rank].granted(grant).arena
+
+        return Refs(self.life, tuple((arena(rank, grant), rank, grant, root) for rank, grant in grants))

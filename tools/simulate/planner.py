@@ -15,6 +15,7 @@ from weightsync_operator.planning import coordinator as choice
 from weightsync_operator.planning import term
 
 if TYPE_CHECKING:
+    from tools.simulate.member_side import MemberPod
     from tools.simulate.pods import EnginePod, SourcePod
     from tools.simulate.world import World
 
@@ -30,6 +31,7 @@ class Planner:
     def __init__(self, world: World) -> None:
         self.world = world
         self.engines: dict[str, tuple[EnginePod, Announcement]] = {}
+        self.members: dict[str, tuple[MemberPod, Announcement]] = {}  # by the leader's uid
         self.sources: dict[str, tuple[SourcePod, dict[int, SourceRank]]] = {}
         self.unready: set[str] = set()  # source pods whose agent was seen to be dead
         self.shunned: set[str] = set()  # may not coordinate: a fault
@@ -47,6 +49,16 @@ class Planner:
     def announced(self, pod: EnginePod, announcement: Announcement) -> None:
         """An engine's agent said something of itself."""
         self.engines[pod.uid] = (pod, announcement)
+        self._soon()
+
+    def member(self, pod: MemberPod, announcement: Announcement) -> None:
+        """The agent of an engine's second pod said something of itself."""
+        self.members[pod.leader.uid] = (pod, announcement)
+        self._soon()
+
+    def member_gone(self, leader: EnginePod) -> None:
+        """The pod was deleted."""
+        self.members.pop(leader.uid, None)
         self._soon()
 
     def engine_gone(self, pod: EnginePod) -> None:
@@ -147,15 +159,22 @@ class Planner:
             return []
         engines = []
         for index, (uid, (pod, said)) in enumerate(sorted(self.engines.items())):
-            if not said.ready or len(said.targets) != pod.ranks:
+            held = [(uid, pod.name, pod.address, each) for each in said.targets]
+            if pod.nodes > 1:
+                member = self.members.get(uid)
+                if member is None or not member[1].ready:
+                    continue
+                there = member[0]
+                held += [(there.uid, there.name, there.address, each) for each in member[1].targets]
+            if not said.ready or len(held) != pod.ranks:
                 continue
             targets = []
-            for each in said.targets:
+            for holder, holders, address, each in held:
                 routes = []
                 for stage, ranks in sorted(by_stage.items()):
                     uid_, number = ranks[(index + each.rank) % len(ranks)]
                     routes.append(Route(stage=stage, source=uid_, rank=number))
-                targets.append(Target(uid=uid, pod=pod.name, address=pod.address, rank=each, routes=tuple(routes)))
+                targets.append(Target(uid=holder, pod=holders, address=address, rank=each, routes=tuple(routes)))
             engines.append(
                 Engine(name=pod.name, leader=uid, address=pod.address, incarnation=said.incarnation,
                        targets=tuple(targets))

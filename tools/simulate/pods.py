@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tools.simulate.clock import Life
+from tools.simulate.member_side import MemberPod
+from tools.simulate.rank_target import RankTarget
 from tools.simulate.serving import Serving
 from tools.simulate.source_agent import SourceAgent
 from tools.simulate.target_side import EngineAgent
@@ -13,9 +15,11 @@ from tools.simulate.volume import Volume
 if TYPE_CHECKING:
     from tools.simulate.world import World
 
+PAIRS = 0.6  # share of the engines of two ranks that are of two pods
+
 
 class EnginePod:
-    """One engine with all its ranks, and its agent."""
+    """One engine, the pod of its first rank, and the agent there. member: the pod of its last rank, if it has one."""
 
     def __init__(self, world: World, number: int, address: str, ranks: int) -> None:
         self.world = world
@@ -32,13 +36,30 @@ class EnginePod:
         self.direct = world.direct and world.shape_of(number).random() < 0.7
         self.engine = Serving(self.name, world, ranks, direct=self.direct)
         self.engine.agent = self
+        pair = ranks > 1 and not self.direct and world.shape_of(number).random() < PAIRS
+        self.nodes = 2 if pair else 1
+        self.own = ranks - 1 if pair else ranks  # its ranks that are in this pod
+        self.member: MemberPod | None = None
         self.agent: EngineAgent
         self.start_agent()
+        if pair:
+            self.member = MemberPod(world, self)
 
     @property
-    def targets(self) -> object:
-        """Of the agent that lives now: for the ledger."""
-        return self.agent.targets
+    def targets(self) -> dict[int, RankTarget]:
+        """Of the agents that live now: for the ledger. A member's that has restarted knows nothing of its grants."""
+        there = self.member.agent.targets if self.member is not None else {}
+        known = {r: t for r, t in there.items() if any(each.machine.grant is not None for each in t.arenas)}
+        return self.agent.targets | known
+
+    def finds(self, rank: int) -> bool:
+        """Whether the rank's process finds a request for its hook, when a call comes."""
+        return rank < self.own or (self.member is not None and bool(self.member.request))
+
+    def hook_done(self, rank: int) -> None:
+        """It has left its result."""
+        if rank >= self.own and self.member is not None:
+            self.member.result, self.member.request = self.member.request, ""
 
     @property
     def life(self) -> Life:
@@ -78,6 +99,8 @@ class EnginePod:
         """The pod is deleted."""
         self.removed = True
         self.crash_agent(torn=False)
+        if self.member is not None:
+            self.member.remove()
         self.engine.end_life()
         self.world.planner.engine_gone(self)
 

@@ -18,6 +18,7 @@ from weightsync_agent.protocol import target as t
 from weightsync_agent.protocol.fence import Fence
 
 if TYPE_CHECKING:
+    from tools.simulate.member_side import MemberAgent
     from tools.simulate.target_side import EngineAgent
 
 START_WORKER = 0.05
@@ -28,7 +29,7 @@ WIRE_CAPABILITIES = v1.Capabilities(mooncake="0.3.13", transport="tcp")
 class TargetArena:
     """One arena: its file, its region in the receiving worker ("" while there is none), its machine."""
 
-    def __init__(self, agent: EngineAgent, rank: int, file: ArenaFile) -> None:
+    def __init__(self, agent: EngineAgent | MemberAgent, rank: int, file: ArenaFile) -> None:
         self.world = agent.world
         self.arena = file
         self.program, self.layout = file.header.program, file.header.layout
@@ -61,7 +62,7 @@ class TargetArena:
 class RankTarget:
     """One rank."""
 
-    def __init__(self, agent: EngineAgent, rank: int, files: list[ArenaFile]) -> None:
+    def __init__(self, agent: EngineAgent | MemberAgent, rank: int, files: list[ArenaFile]) -> None:
         self.agent = agent
         self.world = agent.world
         self.rank = rank
@@ -125,8 +126,7 @@ class RankTarget:
         """The handshake."""
         yield self.lock.acquire()
         try:
-            served = self.agent.machine.version
-            chosen = self.arenas[t.choose([each.rank for each in self.arenas], served)]
+            chosen = self.arenas[t.choose([each.rank for each in self.arenas], self.agent.served)]
             chosen.machine.check_ask(request)
             yield from self.living_worker()
             fence.check(request.term, request.coordinator)

@@ -222,16 +222,17 @@ class Serving:
     def _apply(self, number: int, answer: Future, refs: Any, effect: bool, works: bool) -> None:
         """Each rank checks its arena's header, then copies; nobody can stop it."""
         todo: deque[tuple[ArenaFile, int, tuple[int, int]]] = deque()
-        for arena, rank, grant, root in refs.arenas:
+        arenas = [ref for ref in refs.arenas if self.agent.finds(ref[1])]
+        for arena, rank, grant, root in arenas:
             header = arena.header
             if header.state is not ArenaState.SEALED or header.grant != grant or header.version.root != root:
                 answer.fail(EngineError(f"rank {rank}: the arena is not sealed as asked"))
                 return
         if effect:
             self.loop.note(self.name, "apply")
-            self.ledger.apply_begins(self, refs.arenas)
+            self.ledger.apply_begins(self, arenas)
             self.in_place = self.mode == "InPlace"
-            for arena, rank, _, _ in refs.arenas:
+            for arena, rank, _, _ in arenas:
                 parts = [(b, b + 1) for b in range(self.buckets)] if self.ranks == 1 else [(0, self.buckets)]
                 todo.extend((arena, rank, part) for part in parts)
         end = len(todo) if works else self.rng.randint(0, len(todo))
@@ -246,6 +247,8 @@ class Serving:
             return True
         if left == 0:
             if works:
+                for rank in range(self.ranks):
+                    self.agent.hook_done(rank)
                 answer.set(None)
             else:
                 self.loop.note(self.name, "engine call fails", "apply")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tools.simulate import invariants as i
 from tools.simulate.clock import Cancelled, Life, Lock, Task, Work
+from tools.simulate.crew_side import CrewSide
 from tools.simulate.direct_rank import DirectRank
 from tools.simulate.joining import Holding, Joining, Reader
 from tools.simulate.look import Look, Refs, check_readback
@@ -20,6 +21,7 @@ from weightsync.announcement import Announcement, TargetRank
 from weightsync.errors import EngineError, InputError, PeerError, ProtocolError, Refused, WeightSyncError
 from weightsync.version import Version, torn_name
 from weightsync.wire import v1
+from weightsync.wire.members import EngineOf, MemberHere
 from weightsync_agent.drivers.engine import SILENT_AFTER
 from weightsync_agent.engines.base import Capabilities
 from weightsync_agent.engines.errors import engine_error
@@ -73,6 +75,8 @@ class EngineAgent:
         self.workers: list[Worker | Reader] = []
         self.gate: bool | None = None
         self.capabilities = Capabilities(begin_end=pod.begin_end, flush_with_waiting=True)
+        self.nonce = world.nonce(16) if pod.nodes > 1 else "0" * 16
+        self.crew = CrewSide(self)
         self.look_at = Look(self)
         self.holding = Holding(self)
         self.joining = Joining(self)
@@ -127,6 +131,9 @@ class EngineAgent:
             return
         self.silent = 0
         self.feed(m.Answers() if self.machine.expects(found, self.look_at.base) else m.LifeChanged(found))
+        changed = self.machine.crew_changed(self.crew.crew.pods())
+        if changed is not None:
+            self.feed(changed)
 
     def feed(self, event: object) -> None:
         """An event for the leader."""
@@ -204,7 +211,7 @@ class EngineAgent:
                     self.direct[rank] = DirectRank(self, rank)
                 yield from self.direct[rank].open(session)
             return
-        for rank in range(self.pod.ranks):
+        for rank in range(self.pod.own):
             if rank in self.targets:
                 continue
             files = self.volume.arenas.get(rank)
@@ -214,6 +221,11 @@ class EngineAgent:
             target = RankTarget(self, rank, files)
             yield from target.register()
             self.targets[rank] = target
+
+    @property
+    def served(self) -> Version | None:
+        """What the engine serves."""
+        return self.machine.version
 
     @property
     def held(self) -> Mapping[int, RankTarget | DirectRank]:
@@ -283,22 +295,35 @@ class EngineAgent:
         why = refusal(self.capabilities, request.strategy.pause_mode)
         if why:
             raise Refused(why, reason="PauseModeRefused", status=422)
-        if {rank.rank for rank in request.ranks} != set(self.held):  # decision
+        if {rank.rank for rank in request.ranks} != {*self.held, *self.crew.ranks}:  # decision
             raise Refused("the commit names other ranks", reason="RanksDiffer")
+        self._check_crew(request)
         for target in self.held.values():
             yield from target.seal(request)
         self.decided = v1.Decided(version=request.version, label=request.label, term=request.term,
                                   programs=request.programs)  # fmt: skip
         grants = tuple((rank.rank, rank.grant) for rank in request.ranks)
         self.asked = request
-        yield from self._run_commit(self.decided, grants, request.strategy.pause_mode)
+        decided, mode = self.decided, request.strategy.pause_mode
+        yield from self.crew.holding(
+            request.version, grants, request, lambda: self._run_commit(decided, grants, mode)
+        )
+
+    def _check_crew(self, request: v1.CommitRequest) -> None:  # decision
+        if self.machine.crew_changed(self.crew.crew.pods()) is not None:
+            raise Refused("the engine's other pods are to be looked at first", reason="CrewChanged", status=503)
+        for rank in request.ranks:
+            here = self.crew.here
+            known = here.uid if here is not None and rank.rank in self.crew.ranks else self.pod.uid
+            if rank.pod not in ("", known):
+                raise Refused(f"the plan has rank {rank.rank} in pod {rank.pod}", reason="PodsDiffer")
 
     def needs(self, silent_after: float) -> j.Needs | j.NeedsNothing:  # decision
         """Whether the engine needs a version that it can read from another."""
         if self.machine.state not in (m.LeaderState.FRESH, m.LeaderState.TORN):
             return j.NeedsNothing(self.machine.state.value)
-        if not self.targets:
-            return j.NeedsNothing("its arenas are not here")
+        if self.crew.ranks or not self.targets:
+            return j.NeedsNothing("not all of its arenas are here")
         since = [at for target in self.targets.values() if (at := target.written_since) is not None]
         if since and self.loop.now < max(since) + silent_after:
             return j.NeedsNothing("a sync writes to it")
@@ -338,7 +363,10 @@ class EngineAgent:
             journal = self.volume.read()
             programs = journal.programs if journal is not None else {}
             decided = v1.Decided(version=recovery.version, term=self.fence.term, programs=programs)
-            yield from self._run_commit(decided, tuple(sorted(recovery.grants.items())), "Abort")
+            grants = tuple(sorted(recovery.grants.items()))
+            yield from self.crew.holding(
+                recovery.version, grants, None, lambda: self._run_commit(decided, grants, "Abort")
+            )
         except (PeerError, EngineError, InputError) as error:
             if self.machine.state is m.LeaderState.REAPPLYING:
                 self.feed(m.ReapplyFailed(str(error)))
@@ -357,7 +385,7 @@ class EngineAgent:
         if not self.machine.takes(event):
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
         refs = self.look_at.refs(() if self.direct else grants, version.root)
-        ranks = tuple(self.held[rank].granted(grant).journal_rank() for rank, grant in grants)
+        ranks = tuple(self._journal_rank(rank, grant) for rank, grant in grants)
         fence = Fence(decided.term, self.fence.coordinator if decided.term == self.fence.term else "")
         self.context = Context(decided, fence, self.machine.incarnation, mode, refs, ranks)
         if self.asked is not None:
@@ -365,6 +393,11 @@ class EngineAgent:
         answer = self.answer = self.world.future()
         self.feed(event)
         yield answer
+
+    def _journal_rank(self, rank: int, grant: str) -> JournalRank:
+        if rank in self.crew.ranks:
+            return JournalRank.model_validate(self.crew.granted(grant).model_dump())
+        return self.held[rank].granted(grant).journal_rank()
 
     def _step(self, action: m.RunStep) -> Work:
         context = self.context
@@ -392,9 +425,10 @@ class EngineAgent:
             case Step.APPLY:
                 try:
                     for _, rank, grant, _ in context.refs.arenas:
-                        yield from self.targets[rank].apply_begins(grant)
-                    yield engine.call(life, "apply", context.refs)
-                except (EngineError, Cancelled):
+                        if rank in self.targets:
+                            yield from self.targets[rank].apply_begins(grant)
+                    yield from self.crew.apply(self.look_at.life, context.refs)
+                except (EngineError, PeerError, Cancelled):
                     yield from self._apply_ends(context)
                     raise
                 yield from self._apply_ends(context)
@@ -427,7 +461,8 @@ class EngineAgent:
 
     def _apply_ends(self, context: Context) -> Work:
         for _, rank, grant, _ in context.refs.arenas:
-            yield from self.targets[rank].apply_ends(grant)
+            if rank in self.targets:
+                yield from self.targets[rank].apply_ends(grant)
 
     def write(self, journal: Journal) -> Work:
         """On disk, synced."""
@@ -476,6 +511,8 @@ class EngineAgent:
             case "/v1/leases/end":
                 self.holding.readers.end(body.reader)
                 return v1.Accepted()
+            case "/v1/members":
+                return self._member(body)
             case _:
                 raise Refused(f"no such path: {path}")
 
@@ -484,6 +521,16 @@ class EngineAgent:
         if isinstance(rank, DirectRank):
             return (yield from self._grant_direct(rank, body))
         return (yield from rank.grant(body, self.fence))
+
+    def _member(self, here: MemberHere) -> EngineOf:
+        self.crew.crew.came(here, self.loop.now)
+        state = self.machine.state
+        ready = state not in (m.LeaderState.ABSENT, m.LeaderState.LOOKING, m.LeaderState.REFUSED)
+        return EngineOf(
+            leader=self.pod.uid, life=self.nonce, ranks=tuple(self.crew.crew.share(here.node)),
+            engine_ranks=self.pod.ranks, incarnation=self.machine.incarnation, ready=ready, gate=bool(self.gate),
+            version=self.machine.version if state is m.LeaderState.CURRENT else None, busy=self.committing.held,
+        )  # fmt: skip
 
     def _grant_direct(self, rank: DirectRank, request: v1.GrantRequest) -> Work:
         def let_in(grant: OpenGrant) -> Work:

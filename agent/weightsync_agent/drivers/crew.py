@@ -122,7 +122,7 @@ class CrewCalls:
             await _all(*(self._hold(here, version, self._of(here, grants), commit) for here in pods))
             yield
         finally:
-            await self._release(pods)
+            await self._release(pods, grants)
 
     async def _hold(
         self, here: w.MemberHere, version: Version, grants: Mapping[int, str], commit: CommitRequest | None
@@ -133,11 +133,11 @@ class CrewCalls:
             rank = self.ranks[sealed.rank]
             rank.sealed, rank.versions = {grants[sealed.rank]: sealed}, {grants[sealed.rank]: version}
 
-    async def _release(self, pods: list[w.MemberHere]) -> None:
+    async def _release(self, pods: list[w.MemberHere], grants: Mapping[int, str]) -> None:
         """A pod that does not answer learns it from the next answer to its own question."""
         for here in pods:
             try:
-                await self._call(here, "releases", Accepted, w.Release)
+                await self._call(here, "releases", Accepted, w.Release, grants=self._of(here, grants))
             except WeightSyncError as error:
                 log.info("a pod of the engine was not told that the commit has ended", pod=here.uid, why=str(error))
 

@@ -155,6 +155,10 @@ class MemberDriver:
                 case m.LetGo(grants):
                     for rank, grant in grants:
                         await self._let_go(rank, grant)
+                case m.TakeBack():
+                    for target in self.targets.values():
+                        if target.is_lent:
+                            await target.returned()
                 case m.Tell():
                     self._announce()
                 case _:
@@ -248,8 +252,7 @@ class MemberDriver:
                     f"ranks {sorted(request.grants)} are to be held, here are {sorted(self.targets)}",
                     reason="RanksDiffer",
                 )
-            if self.machine.state is m.MemberState.HELD:
-                await self._feed(m.Released())
+            await self._feed(m.Released())  # of a commit, or a certificate, that the leader has given up
             if commit is not None:
                 for target in self.targets.values():
                     await target.seal(commit)
@@ -289,7 +292,7 @@ class MemberDriver:
         """The commit has ended."""
         self.machine.check_call(request)
         async with self._holding:
-            await self._feed(m.Released())
+            await self._feed(m.Released(tuple(sorted(request.grants.items()))))
         return Accepted()
 
     def arenas(self, request: w.AskArenas) -> w.Arenas:
@@ -322,7 +325,9 @@ class MemberDriver:
         """One step of a certification of the engine on its own checkpoint."""
         self.machine.check_call(request)
         async with self._holding:
-            if self.machine.state is m.MemberState.HELD:
+            if request.step == "Lend":
+                await self._feed(m.LendAsked())
+            elif request.step == "Return":
                 await self._feed(m.Released())
             for rank, target in self.targets.items():
                 match request.step:
@@ -332,8 +337,6 @@ class MemberDriver:
                         self._lent(target).fill(request.grants[rank])
                     case "Seal":
                         self._lent(target).seal(request.grants[rank], BASE)
-                    case "Return":
-                        await target.returned()
         return Accepted()
 
     @staticmethod
@@ -349,18 +352,16 @@ class MemberDriver:
         """Leave the leader's requests, with this pod's own paths; into memory only from what is held or lent."""
         self.machine.check_call(request)
         fields = {each.rank: self._fields(request.op, each) for each in request.ranks}
-        if request.op == "apply":
-            self._check_apply(request.ranks)
+        if request.op == "apply" and self._check_apply(request.ranks):
             known = self._written.value.processes if self._written.value is not None else {}
             self._written.keep(Written(processes=known | {each.rank: each.incarnation for each in request.ranks}))
         return w.HookAsked(ids=await self._post.ask(request.op, fields))
 
-    def _check_apply(self, ranks: tuple[w.HookRank, ...]) -> None:
-        lent = [each for each in ranks if self._target(each.rank).is_lent and each.root == BASE.root]
-        if len(lent) == len(ranks):
-            return
+    def _check_apply(self, ranks: tuple[w.HookRank, ...]) -> bool:
+        """Whether it is a version; else the engine's own checkpoint, for its certificate. Raises Refused: neither."""
         for root in {each.root for each in ranks}:
             self.machine.check_apply(root, {each.rank: each.grant for each in ranks})
+        return any(each.root != BASE.root for each in ranks)
 
     def _fields(self, op: str, asked: w.HookRank) -> Mapping[str, Any]:
         target = self._target(asked.rank)

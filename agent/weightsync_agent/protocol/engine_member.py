@@ -7,7 +7,8 @@
 - the engine's processes here are told to apply only what is held: the very version, from the very grants, between the
   seal and the release, or an arena that is lent to certify the engine;
 - nothing is granted meanwhile: bytes that are being applied do not change;
-- what is held without a commit that runs is given free: the answer to a question asked after the hold says so.
+- what is held for nothing that runs is given free: the answer to a question asked since says so. What is lent stays
+  until the engine is whole again, or waits for a sync: a leader whose agent died in a certificate goes on with it.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from enum import Enum
 from weightsync.errors import Refused
 from weightsync.version import Version
 from weightsync.wire.members import Call, EngineOf
+from weightsync_agent.journal.records import BASE
 from weightsync_agent.protocol.table import Machine, Row
 
 
@@ -26,6 +28,7 @@ class MemberState(Enum):
     ALONE = "no leader has answered yet"
     FOLLOWING = "its ranks are its leader's engine's; their arenas may be granted"
     HELD = "its arenas stay as they were sealed: the leader commits"
+    LENT = "its arenas are lent: the leader certifies the engine on its own checkpoint"
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,19 @@ class HoldAsked:
 
 @dataclass(frozen=True)
 class Released:
-    """The leader's commit has ended."""
+    """The leader's commit has ended. grants: that were held for it; None: whatever is held."""
+
+    grants: tuple[tuple[int, str], ...] | None = None
+
+
+@dataclass(frozen=True)
+class LendAsked:
+    """The leader certifies the engine."""
+
+
+@dataclass(frozen=True)
+class TakeBack:
+    """Action: what lies in the lent arenas is nothing any more, and they may be granted again."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +109,9 @@ class EngineMember(Machine[MemberState]):
             )
 
     def check_apply(self, root: str, grants: Mapping[int, str]) -> None:
-        """Raises Refused unless this is what is held: that version, from those grants."""
+        """Raises Refused unless this is what is held: that version, from those grants; or what is lent."""
+        if self.state is MemberState.LENT and root == BASE.root:
+            return
         if self.state is not MemberState.HELD or self.version is None or self.version.root != root:
             known = self.version.name if self.version is not None else "nothing"
             raise Refused(f"pod {self.uid} holds {known} to be applied, not root {root}", reason="NotHeld")
@@ -105,8 +122,8 @@ class EngineMember(Machine[MemberState]):
 
     def check_grantable(self) -> None:
         """Raises Refused while no grant may be given."""
-        if self.state is MemberState.HELD:
-            raise Refused("the engine is being committed to", reason="Busy", status=503)
+        if self.state in (MemberState.HELD, MemberState.LENT):
+            raise Refused("the engine is being committed to, or certified", reason="Busy", status=503)
         if self.state is MemberState.ALONE or self.engine is None or not self.engine.ready:
             raise Refused(
                 f"pod {self.uid}: the engine's leader does not say that it is there",
@@ -123,6 +140,12 @@ class EngineMember(Machine[MemberState]):
     def _runs(self, event: LeaderAnswered) -> bool:
         return self._same_leader(event) and (event.engine.busy or event.asked_at <= self.held_at)
 
+    def _is_held(self, event: Released) -> bool:
+        return event.grants is None or event.grants == self.grants
+
+    def _is_lent(self, event: LeaderAnswered) -> bool:
+        return event.engine.busy or not event.engine.ready or event.asked_at <= self.held_at
+
     def _learn(self, event: LeaderAnswered, now: float) -> list[object]:
         changed = self.engine != event.engine
         self.engine = event.engine
@@ -130,6 +153,17 @@ class EngineMember(Machine[MemberState]):
 
     def _free(self, event: LeaderAnswered, now: float) -> list[object]:
         return [*self._let_go(Released(), now), *self._learn(event, now)]
+
+    def _lend(self, event: LendAsked, now: float) -> list[object]:
+        before = [LetGo(self.grants)] if self.grants else []
+        self.version, self.grants, self.held_at = None, (), now
+        return list[object](before)
+
+    def _take_back(self, event: Released, now: float) -> list[object]:
+        return [TakeBack()]
+
+    def _unlend(self, event: LeaderAnswered, now: float) -> list[object]:
+        return [TakeBack(), *self._learn(event, now)]
 
     def _hold(self, event: HoldAsked, now: float) -> list[object]:
         before = [LetGo(self.grants)] if self.grants and self.grants != event.grants else []
@@ -151,6 +185,17 @@ EngineMember.table = {
     ),
     (_S.FOLLOWING, HoldAsked): (Row(_S.HELD, EngineMember._hold, name="the leader commits"),),
     (_S.HELD, HoldAsked): (Row(_S.HELD, EngineMember._hold, name="it commits anew; the release was lost"),),
-    (_S.HELD, Released): (Row(_S.FOLLOWING, EngineMember._let_go, name="the commit has ended"),),
+    (_S.HELD, Released): (
+        Row(_S.FOLLOWING, EngineMember._let_go, EngineMember._is_held, "the commit has ended"),
+        Row(_S.HELD, name="of a commit before this one: it came late"),
+    ),
+    (_S.FOLLOWING, LendAsked): (Row(_S.LENT, EngineMember._lend, name="the leader certifies the engine"),),
+    (_S.HELD, LendAsked): (Row(_S.LENT, EngineMember._lend, name="its commit is over; the release was lost"),),
+    (_S.LENT, LendAsked): (Row(_S.LENT, EngineMember._lend, name="it certifies the engine anew"),),
+    (_S.LENT, Released): (Row(_S.FOLLOWING, EngineMember._take_back, name="certified, or given up"),),
+    (_S.LENT, LeaderAnswered): (
+        Row(_S.LENT, EngineMember._learn, EngineMember._is_lent, "it is not certified yet, or the answer is older"),
+        Row(_S.FOLLOWING, EngineMember._unlend, name="it needs no certificate any more: take back"),
+    ),
     (_S.FOLLOWING, Released): (Row(_S.FOLLOWING, name="released before"),),
 }

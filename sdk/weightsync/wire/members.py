@@ -110,7 +110,9 @@ class Held(WireRecord):
 
 
 class Release(Call):
-    """The commit has ended, however."""
+    """The commit has ended, however. grants: those that were held for it: one that comes late frees no others."""
+
+    grants: dict[Rank, Hex32] = Field(default_factory=dict)
 
 
 class HookRank(WireRecord):

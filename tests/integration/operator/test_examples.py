@@ -11,14 +11,17 @@ import yaml
 
 from tests.build.api import GROUP, Api, Json
 from tests.integration.operator.conftest import ROOT
+from weightsync_agent.settings import Settings
 
 EXAMPLES = ROOT / "examples" / "kubernetes"
 KUBECTL = Path(sys.executable).parent / "kubectl"
+WORKLOADS, GROUPS = {"Deployment", "StatefulSet"}, "LeaderWorkerSet"
 PATHS = {
     "v1/Service": "/api/v1/namespaces/{}/services",
     "v1/ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "apps/v1/Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "apps/v1/StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "v1/Pod": "/api/v1/namespaces/{}/pods",
     "weightsync.io/v1alpha1/WeightSync": GROUP + "/namespaces/{}/weightsyncs",
 }
 
@@ -37,21 +40,30 @@ def built(name: str) -> list[Json]:
     return [document for document in yaml.safe_load_all(text(name)) if document]
 
 
+def group_template(document: Json) -> Json | None:
+    """The pod template of a LeaderWorkerSet, which the server of the tests does not know."""
+    return document["spec"]["leaderWorkerTemplate"]["workerTemplate"] if document["kind"] == GROUPS else None
+
+
 def pods(name: str) -> dict[str, Any]:
     """The pods' specs of an example's workloads, by name."""
-    return {
-        each["metadata"]["name"]: each["spec"]["template"]["spec"]
-        for each in built(name)
-        if "template" in each.get("spec", {})
-    }
+    made = {each["metadata"]["name"]: each.get("spec", {}).get("template") or group_template(each)
+            for each in built(name) if each["kind"] in {*WORKLOADS, GROUPS}}  # fmt: skip
+    return {name: template["spec"] for name, template in made.items() if template is not None}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
 def test_the_server_takes_an_example_as_it_stands(api: Api, name: str) -> None:
     """Every object of it, checked strictly."""
     documents = built(name)
-    assert {each["kind"] for each in documents} >= {"Deployment", "StatefulSet", "WeightSync"}
-    for each in documents:
+    wanted = {GROUPS} if name == "sglang-pods" else WORKLOADS
+    assert {each["kind"] for each in documents} >= {*wanted, "WeightSync"}
+    for document in documents:
+        template = group_template(document)
+        each = document
+        if template is not None:
+            metadata = {"name": document["metadata"]["name"], **template["metadata"]}
+            each = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         path = PATHS[f"{each['apiVersion']}/{each['kind']}"].format("default")
         answer = api.call("POST", f"{path}?dryRun=All&fieldValidation=Strict", each)
         assert answer.status == 201, f"{each['kind']} {each['metadata']['name']}: {answer.message}"
@@ -74,6 +86,27 @@ def test_an_engines_programs_are_made_by_its_own_sglang_before_it_starts() -> No
     assert {f"--model-path={told['--model']}", f"--tp={told['--tp']}"} <= set(engine["args"])
     for container in (layouts, engine):
         assert {"name": "PYTHONPATH", "value": "/dev/weightsync/python"} in container["env"]
+
+
+def test_every_pod_of_a_group_knows_its_leader_and_its_node() -> None:
+    """Agent and engine alike: by what the LeaderWorkerSet says of the pod, and before any pod is Ready."""
+    (group,) = (each for each in built("sglang-pods") if each["kind"] == GROUPS)
+    assert group["spec"]["startupPolicy"] == "LeaderCreated"
+    size = group["spec"]["leaderWorkerTemplate"]["size"]
+    spec = pods("sglang-pods")["rollout"]
+    agent, layouts = spec["initContainers"]
+    (engine,) = spec["containers"]
+    index = {"fieldRef": {"fieldPath": "metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']"}}
+    assert {"name": "WEIGHTSYNC_LEADER", "value": "$(LWS_LEADER_ADDRESS)"} in agent["env"]
+    assert {"name": "WEIGHTSYNC_NODE_RANK", "valueFrom": index} in agent["env"]
+    assert {"name": "NODE_RANK", "valueFrom": index} in engine["env"]
+    tp = layouts["args"][layouts["args"].index("--tp") + 1]
+    assert {f"--tp={tp}", f"--nnodes={size}", "--node-rank=$(NODE_RANK)"} <= set(engine["args"])
+    assert int(tp) == size * int(engine["resources"]["limits"]["nvidia.com/gpu"])
+    names = {variable["name"] for variable in agent["env"]}
+    settings = {name for name in names if name.startswith("WEIGHTSYNC_")}
+    known = {f"WEIGHTSYNC_{field.upper()}" for field in Settings.model_fields}
+    assert settings <= known
 
 
 # What admission puts into a pod, by the field of its spec; its containers keep all but their mounts.

@@ -5,13 +5,16 @@ import pytest
 from weightsync.errors import ProtocolError, Refused
 from weightsync.version import Version
 from weightsync.wire.members import Call, EngineOf
+from weightsync_agent.journal.records import BASE
 from weightsync_agent.protocol.engine_member import (
     EngineMember,
     HoldAsked,
     LeaderAnswered,
+    LendAsked,
     LetGo,
     MemberState,
     Released,
+    TakeBack,
     Tell,
 )
 
@@ -90,7 +93,9 @@ def test_nothing_is_granted_while_it_is_held() -> None:
     machine = held()
     with pytest.raises(Refused, match="committed to"):
         machine.check_grantable()
-    assert machine.handle(Released(), 11.0) == [LetGo(G1)]
+    assert machine.handle(Released(G2), 10.5) == []  # of a commit before: it came late
+    assert machine.state is MemberState.HELD
+    assert machine.handle(Released(G1), 11.0) == [LetGo(G1)]
     machine.check_grantable()
     assert machine.handle(Released(), 12.0) == []
 
@@ -127,6 +132,41 @@ def test_a_commit_anew_holds_its_own_grants_only() -> None:
     assert machine.handle(HoldAsked(V1, G1), 11.0) == []
     assert machine.handle(HoldAsked(V2, G2), 12.0) == [LetGo(G1)]
     machine.check_apply(V2.root, dict(G2))
+
+
+@pytest.mark.parametrize(
+    ("said", "asked_at", "back"),
+    [
+        pytest.param({"busy": True}, 11.0, False, id="it is being certified: stays lent"),
+        pytest.param({"busy": False}, 9.0, False, id="the question is older than the certificate: stays lent"),
+        pytest.param({"life": "4" * 16, "ready": False}, 11.0, False, id="the leader's agent died in it: stays lent"),
+        pytest.param({"life": "4" * 16}, 11.0, True, id="its next one does without: taken back"),
+        pytest.param({"busy": False}, 11.0, True, id="nothing is certified: taken back"),
+    ],
+)
+def test_what_is_lent_comes_back_once_the_engine_needs_no_certificate(
+    said: dict[str, object], asked_at: float, *, back: bool
+) -> None:
+    """Not before: the copy of its checkpoint may be the last. And no arena stays lent for ever."""
+    machine = held()
+    assert machine.handle(LendAsked(), 10.0) == [LetGo(G1)]
+    machine.check_apply(BASE.root, dict(G2))
+    with pytest.raises(Refused, match="holds nothing"):
+        machine.check_apply(V1.root, dict(G1))
+    with pytest.raises(Refused, match="certified"):
+        machine.check_grantable()
+    actions = machine.handle(LeaderAnswered(engine(**said), asked_at), 11.0)
+    assert (TakeBack() in actions) is back
+    assert machine.state is (MemberState.FOLLOWING if back else MemberState.LENT)
+
+
+def test_a_certificate_ends_with_its_arenas_taken_back() -> None:
+    """Asked for again it goes on."""
+    machine = following()
+    assert machine.handle(LendAsked(), 1.0) == []
+    assert machine.handle(LendAsked(), 2.0) == []
+    assert machine.handle(Released(), 3.0) == [TakeBack()]
+    machine.check_grantable()
 
 
 def test_it_tells_the_operator_only_what_is_new() -> None:
