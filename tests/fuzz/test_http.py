@@ -56,7 +56,7 @@ SEALED: Json = {"rank": 0, "program": PROGRAM.digest, "arena": "a", "buckets": B
 MEMBER_BODIES: dict[str, Json] = {
     "/v1/member/arenas": CALL,
     "/v1/member/recoveries": CALL | {"version": VERSION, "ranks": [SEALED]},
-    "/v1/member/certificates": CALL | {"step": "Lend", "grants": {"0": GRANT}},
+    "/v1/member/certificates": CALL | {"certificate": NONCE, "step": "Lend", "grants": {"0": GRANT}},
     "/v1/member/holds": CALL | {"version": VERSION, "grants": {"0": GRANT}},
     "/v1/member/releases": CALL,
     "/v1/member/asks": CALL | {"op": "apply", "ranks": [{"rank": 0, "arena": "a", "grant": GRANT}]},

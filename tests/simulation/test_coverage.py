@@ -15,12 +15,14 @@ from tools.simulate.world import World
 from weightsync.buckets import Bucket
 from weightsync.digests import BucketDigest
 from weightsync.version import Version
+from weightsync.wire.members import EngineOf
 from weightsync.wire.v1 import Capabilities, GrantRequest, PlannedRoute, Region, SyncOrder, WriterId
 from weightsync_agent.journal.records import Fresh, Keep, PauseAndReseed, Reapply
 from weightsync_agent.protocol import engine_leader as m
 from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol import target as t
+from weightsync_agent.protocol.engine_member import EngineMember, HoldAsked, LeaderAnswered
 from weightsync_agent.protocol.fence import Fence, OpenGrant
 from weightsync_agent.protocol.replica import Replica, Take
 from weightsync_agent.protocol.source import Running, Source, SourceState
@@ -196,7 +198,16 @@ def of_replica(state, event, place):
     return replica, s.Settled("p", V1), "SEALED"
 
 
+def of_member(state, event, place):
+    """Another hold takes the place of the first, whose arenas are let go."""
+    machine = EngineMember("pod-1", "1" * 16)
+    engine = EngineOf(leader="pod-0", life="2" * 16, ready=True)
+    fed(machine, LeaderAnswered(engine, 0.0), HoldAsked(OLD, ((1, D),)))
+    return machine, HoldAsked(V1, ((1, "e" * 32),)), "HELD"
+
+
 VISITS = {
+    "EngineMember": of_member,
     "Route": of_route, "Target": of_target, "Source": of_source, "EngineLeader": of_leader, "Replica": of_replica,
 }  # fmt: skip
 

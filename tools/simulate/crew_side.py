@@ -31,6 +31,7 @@ class CrewSide:
         self.crew = Crew()
         self.here: w.MemberHere | None = None
         self.sealed: dict[str, w.SealedRank] = {}
+        self.certificate = ""
 
     @property
     def ranks(self) -> frozenset[int]:
@@ -96,10 +97,12 @@ class CrewSide:
             return
 
     def certify(self, step: str, grants: dict[int, str]) -> Work:
-        """One step of a certification."""
+        """One step of a certification; a new one begins with its first."""
         if self.ranks:
+            if step == "Lend":
+                self.certificate = self.agent.world.nonce(16)
             mine = {rank: grant for rank, grant in grants.items() if rank in self.ranks}
-            yield from self.call("certificates", w.Certify, step=step, grants=mine)
+            yield from self.call("certificates", w.Certify, certificate=self.certificate, step=step, grants=mine)
 
     def headers(self, journal_ranks: Any) -> dict[int, Header]:
         """Of the arenas that a journal names."""

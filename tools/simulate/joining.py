@@ -105,8 +105,10 @@ class Holding:
         self.readers = Readers()
 
     def whole(self, version: Version) -> bool:
-        """Every rank's arena holds it."""
+        """Every rank's arena holds it, and every rank is here."""
         targets = self.agent.targets.values()
+        if self.agent.pod.nodes > 1:
+            return False
         return bool(targets) and all(target.lendable(version) is not None for target in targets)
 
     def held(self) -> v1.Held:

@@ -266,8 +266,9 @@ class MemberAgent:
     def _certify(self, request: w.Certify) -> Work:
         yield self.holding.acquire()
         try:
+            self.machine.check_certificate(request.certificate, request.step)
             if request.step == "Lend":
-                yield from self._feed(m.LendAsked())
+                yield from self._feed(m.LendAsked(request.certificate))
             elif request.step == "Return":
                 yield from self._feed(m.Released())
             for rank, target in self.targets.items():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from tools.simulate import crew_side, faults, member_side, pods
+from tools.simulate import crew_side, faults, pods
 from tools.simulate import world as worlds
 from tools.simulate.bugs import Patches, bug
 from tools.simulate.clock import Work
-from tools.simulate.direct_bugs import BUGS
+from tools.simulate.pull_bugs import BUGS
 from weightsync.wire import members as w
 from weightsync_agent.protocol import engine_leader, engine_member
 
@@ -75,27 +74,21 @@ def _forget_a_members_restart(p: Patches) -> None:
     p.set(engine_leader.EngineLeader, "crew_changed", lambda machine, pods_: None)
 
 
-@pair_bug("a member holds its arenas for a leader whose agent is gone")
-def _held_for_ever(p: Patches) -> None:
-    free = engine_member.EngineMember._free
-    p.effect(engine_member.EngineMember, free, engine_member.EngineMember._learn)
-    _stays(p, "HELD")
+@pair_bug("the leader certifies its own ranks only")
+def _certify_own_ranks_only(p: Patches) -> None:
+    def nothing(side: crew_side.CrewSide, step: str, grants: dict[int, str]) -> Work:
+        yield side.agent.loop.sleep(0.001)
+
+    p.set(crew_side.CrewSide, "certify", nothing)
 
 
-@pair_bug("what a member has lent never comes back")
-def _lent_for_ever(p: Patches) -> None:
-    unlend = engine_member.EngineMember._unlend
-    p.effect(engine_member.EngineMember, unlend, engine_member.EngineMember._learn)
-    _stays(p, "LENT")
+@pair_bug("a member lets go of what it has sealed before it is applied")
+def _let_go_at_once(p: Patches) -> None:
+    hold = engine_member.EngineMember._hold
 
+    def at_once(machine: engine_member.EngineMember, event: Any, now: float) -> list[object]:
+        actions = [*hold(machine, event, now), engine_member.LetGo(event.grants)]
+        machine.version, machine.grants = None, ()
+        return actions
 
-def _stays(p: Patches, state: str) -> None:
-    """No answer of the leader leads out of that state."""
-    machine, key = engine_member.EngineMember, (engine_member.MemberState[state], engine_member.LeaderAnswered)
-    rows = tuple(replace(row, to=key[0]) for row in machine.table[key])
-    p.set(machine, "table", {**machine.table, key: rows})
-
-
-@pair_bug("a member obeys the coordinators of all terms")
-def _member_obeys_every_term(p: Patches) -> None:
-    p.set(member_side.MemberAgent, "_obey", lambda agent, number, holder: None)
+    p.effect(engine_member.EngineMember, hold, at_once)

@@ -322,7 +322,7 @@ class EngineAgent:
         """Whether the engine needs a version that it can read from another."""
         if self.machine.state not in (m.LeaderState.FRESH, m.LeaderState.TORN):
             return j.NeedsNothing(self.machine.state.value)
-        if self.crew.ranks or not self.targets:
+        if self.pod.nodes > 1 or not self.targets:
             return j.NeedsNothing("not all of its arenas are here")
         since = [at for target in self.targets.values() if (at := target.written_since) is not None]
         if since and self.loop.now < max(since) + silent_after:

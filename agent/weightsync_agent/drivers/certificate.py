@@ -28,6 +28,7 @@ class Certificate:
         self._journal = journal
         self._ranks = ranks
         self._life = life
+        self._id = secrets.token_hex(8)
         self.touched = False  # the engine's memory may be torn: it must not go on
 
     async def fresh(self) -> str:
@@ -60,7 +61,7 @@ class Certificate:
     async def _others(self, step: str, grants: Mapping[int, str] | None = None) -> None:
         """The same in the engine's other pods."""
         if self._ranks.crew is not None:
-            await self._ranks.crew.certify(step, grants or {})
+            await self._ranks.crew.certify(self._id, step, grants or {})
 
     async def interrupted(self) -> str:
         """An agent died in it: go on from the arenas. "" where the engine is certified now, with its checkpoint."""

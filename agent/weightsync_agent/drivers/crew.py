@@ -141,10 +141,13 @@ class CrewCalls:
             except WeightSyncError as error:
                 log.info("a pod of the engine was not told that the commit has ended", pod=here.uid, why=str(error))
 
-    async def certify(self, step: str, grants: Mapping[int, str]) -> None:
+    async def certify(self, certificate: str, step: str, grants: Mapping[int, str]) -> None:
         """One step of a certification, in all members."""
         for here in self._pods(self.ranks):
-            await self._call(here, "certificates", Accepted, w.Certify, step=step, grants=self._of(here, grants))
+            mine = self._of(here, grants)
+            await self._call(
+                here, "certificates", Accepted, w.Certify, certificate=certificate, step=step, grants=mine
+            )
 
     async def headers(self) -> dict[tuple[int, str], Header]:
         """By rank and file, what every member's arenas hold."""

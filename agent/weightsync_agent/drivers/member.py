@@ -325,8 +325,9 @@ class MemberDriver:
         """One step of a certification of the engine on its own checkpoint."""
         self.machine.check_call(request)
         async with self._holding:
+            self.machine.check_certificate(request.certificate, request.step)
             if request.step == "Lend":
-                await self._feed(m.LendAsked())
+                await self._feed(m.LendAsked(request.certificate))
             elif request.step == "Return":
                 await self._feed(m.Released())
             for rank, target in self.targets.items():

@@ -56,7 +56,9 @@ class Released:
 
 @dataclass(frozen=True)
 class LendAsked:
-    """The leader certifies the engine."""
+    """The leader certifies the engine. certificate: which try of it."""
+
+    certificate: str
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ class EngineMember(Machine[MemberState]):
         self.version: Version | None = None  # that is held
         self.grants: tuple[tuple[int, str], ...] = ()
         self.held_at = 0.0
+        self.certificate = ""  # that the arenas are lent for
+        self.filled = False  # its copy is being made, or was
+        self.over: set[str] = set()  # certificates that were begun before
 
     # --- who may ask, and what ---
 
@@ -119,6 +124,16 @@ class EngineMember(Machine[MemberState]):
         wrong = next((rank for rank, grant in grants.items() if held.get(rank) != grant), None)
         if wrong is not None:
             raise Refused(f"rank {wrong}: grant {held.get(wrong)} is held, not {grants[wrong]}", reason="NotHeld")
+
+    def check_certificate(self, certificate: str, step: str) -> None:
+        """Raises Refused for a step that comes late, or again: it would destroy the copy of the checkpoint."""
+        if step == "Lend":
+            late = certificate in self.over
+        else:
+            late = self.state is not MemberState.LENT or certificate != self.certificate
+        if late or (step == "Fill" and self.filled):
+            raise Refused(f"step {step} of certificate {certificate} comes too late", reason="CertificateOver")
+        self.filled = self.filled or step == "Fill"
 
     def check_grantable(self) -> None:
         """Raises Refused while no grant may be given."""
@@ -157,6 +172,8 @@ class EngineMember(Machine[MemberState]):
     def _lend(self, event: LendAsked, now: float) -> list[object]:
         before = [LetGo(self.grants)] if self.grants else []
         self.version, self.grants, self.held_at = None, (), now
+        self.certificate, self.filled = event.certificate, False
+        self.over.add(event.certificate)
         return list[object](before)
 
     def _take_back(self, event: Released, now: float) -> list[object]:

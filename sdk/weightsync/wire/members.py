@@ -164,8 +164,12 @@ class HookResults(WireRecord):
 
 
 class Certify(Call):
-    """One step of a certification on the engine's own checkpoint. grants: by rank, what Fill and Seal are under."""
+    """One step of a certification on the engine's own checkpoint. grants: by rank, what Fill and Seal are under.
 
+    certificate: which one; of one that is over nothing has effect any more.
+    """
+
+    certificate: Hex16
     step: Literal["Lend", "Fill", "Seal", "Return"]
     grants: dict[Rank, Hex32] = Field(default_factory=dict)
 

@@ -18,7 +18,7 @@ from weightsync_agent.protocol.engine_member import (
     Tell,
 )
 
-LIFE, LEADERS = "1" * 16, "2" * 16
+LIFE, LEADERS, CERTIFICATE = "1" * 16, "2" * 16, "5" * 16
 V1, V2 = (Version(lineage="3" * 16, number=n, root=str(n) * 64) for n in (1, 2))
 G1, G2 = ((1, "a" * 32),), ((1, "b" * 32),)
 
@@ -149,7 +149,7 @@ def test_what_is_lent_comes_back_once_the_engine_needs_no_certificate(
 ) -> None:
     """Not before: the copy of its checkpoint may be the last. And no arena stays lent for ever."""
     machine = held()
-    assert machine.handle(LendAsked(), 10.0) == [LetGo(G1)]
+    assert machine.handle(LendAsked(CERTIFICATE), 10.0) == [LetGo(G1)]
     machine.check_apply(BASE.root, dict(G2))
     with pytest.raises(Refused, match="holds nothing"):
         machine.check_apply(V1.root, dict(G1))
@@ -163,10 +163,27 @@ def test_what_is_lent_comes_back_once_the_engine_needs_no_certificate(
 def test_a_certificate_ends_with_its_arenas_taken_back() -> None:
     """Asked for again it goes on."""
     machine = following()
-    assert machine.handle(LendAsked(), 1.0) == []
-    assert machine.handle(LendAsked(), 2.0) == []
+    assert machine.handle(LendAsked(CERTIFICATE), 1.0) == []
+    assert machine.handle(LendAsked(CERTIFICATE), 2.0) == []
     assert machine.handle(Released(), 3.0) == [TakeBack()]
     machine.check_grantable()
+
+
+def test_a_step_that_comes_late_or_again_destroys_no_copy_of_the_checkpoint() -> None:
+    """Each is taken once, in the certificate that runs."""
+    machine = following()
+    machine.check_certificate(CERTIFICATE, "Lend")
+    machine.handle(LendAsked(CERTIFICATE), 1.0)
+    for step in ("Fill", "Seal", "Seal"):
+        machine.check_certificate(CERTIFICATE, step)
+    for certificate, step in ((CERTIFICATE, "Fill"), (CERTIFICATE, "Lend"), ("6" * 16, "Fill"), ("6" * 16, "Seal")):
+        with pytest.raises(Refused, match="too late"):
+            machine.check_certificate(certificate, step)
+    machine.check_certificate(CERTIFICATE, "Return")
+    machine.handle(Released(), 2.0)
+    for step in ("Lend", "Fill", "Seal", "Return"):
+        with pytest.raises(Refused, match="too late"):
+            machine.check_certificate(CERTIFICATE, step)
 
 
 def test_it_tells_the_operator_only_what_is_new() -> None:
