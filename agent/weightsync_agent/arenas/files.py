@@ -17,6 +17,7 @@ from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError
 from weightsync.version import Version
+from weightsync_agent.arenas.prefault import prefault
 from weightsync_agent.arenas.record import SealedRecord, record_path
 from weightsync_agent.arenas.sizing import Room
 from weightsync_agent.journal.file import StateFile
@@ -38,10 +39,11 @@ class Cut:
 
 @dataclass
 class Held:
-    """One arena. cut: the last; its pages are there since then."""
+    """One arena. cut: the last; its pages are there since then. allocating: how many wait for its pages."""
 
     arena: Arena
     cut: Cut | None = None
+    allocating: int = 0
 
 
 class SourceArenas:
@@ -70,12 +72,21 @@ class SourceArenas:
             raise InputError(f"{path}: cannot be made: {error.strerror}: make room in the volume") from error
         self._held[program.digest, index] = Held(arena)
 
-    def prepare(self, key: Key, part: Cut, extents: list[Extent]) -> None:
-        """Allocate the pages that a stage fills, unless it was cut alike before. Raises InputError: no room."""
+    async def prepare(self, key: Key, part: Cut, extents: list[Extent]) -> None:
+        """Allocate the pages that a stage fills, unless it was cut alike before.
+
+        Raises InputError where there is no room, or the arena was removed meanwhile.
+        """
         held = self._held[key]
         if held.cut is not None and (held.cut.limit, held.cut.owned) == (part.limit, part.owned):
             return
-        held.arena.prefault(extents)
+        held.allocating += 1
+        try:
+            await prefault(held.arena, extents, lambda: self._held.get(key) is held)
+        finally:
+            held.allocating -= 1
+            if self._held.get(key) is not held and not held.allocating:
+                held.arena.close()
         held.cut = part
 
     def fill(self, key: Key) -> None:
@@ -112,7 +123,8 @@ class SourceArenas:
         self._room.give(held.arena.header.nbytes)
         self.removed(held.arena.path)
         _unlink(held.arena.path)
-        held.arena.close()
+        if not held.allocating:  # a thread works on its file; whoever waits for it closes it
+            held.arena.close()
 
     def reopen(self, records: Iterable[SealedRecord]) -> list[SealedRecord]:
         """Open what sealed_in() found for this rank; those whose arena is held by another process are left out."""

@@ -1,7 +1,7 @@
 """Work that nobody awaits: kept alive until done, its failure logged and counted, never lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 import structlog
@@ -12,19 +12,6 @@ from weightsync_agent.observability import metrics
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-
-async def in_thread(work: Callable[..., T], *args: object) -> T:
-    """What ``work`` returns, from a thread. A caller that is cancelled goes on only once the thread has ended.
-
-    Otherwise whoever cancels would close files and mappings under a thread that still uses them.
-    """
-    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.gather(running, return_exceptions=True)
-        raise
 
 
 async def to_its_end(work: Awaitable[T]) -> T:

@@ -28,7 +28,7 @@ from weightsync.wire.v1 import (
 )
 from weightsync_agent import failpoints
 from weightsync_agent.devices.route import Side
-from weightsync_agent.drivers.background import Background, in_thread
+from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
 from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.drivers.direct_rank import DirectRank
@@ -51,6 +51,7 @@ from weightsync_agent.own_pod.base import OwnPod
 from weightsync_agent.protocol import engine_leader as m
 from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.fence import OpenGrant
+from weightsync_agent.threads import in_thread
 from weightsync_agent.volume import Volume
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError, PeerError
-from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.drivers.certificate import Certificate
 from weightsync_agent.drivers.ranks import EngineRanks
 from weightsync_agent.engines.base import (
@@ -34,6 +33,7 @@ from weightsync_agent.journal.records import (
 )
 from weightsync_agent.protocol.crew import Pod, share
 from weightsync_agent.protocol.engine_leader import Seen
+from weightsync_agent.threads import in_thread
 
 LEADER = 0  # its pod's place in the engine
 

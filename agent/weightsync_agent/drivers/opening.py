@@ -7,12 +7,12 @@ import structlog
 from weightsync.errors import InputError
 from weightsync.version import Version
 from weightsync.wire.v1 import GrantRequest
-from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.drivers.commit_steps import CommitContext
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import UNKNOWN, Journal, opened
 from weightsync_agent.protocol.fence import OpenGrant
+from weightsync_agent.threads import in_thread
 
 log = structlog.get_logger(__name__)
 

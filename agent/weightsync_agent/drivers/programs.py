@@ -11,8 +11,8 @@ from weightsync.convert.program import CopyProgram
 from weightsync.errors import InputError, PeerError
 from weightsync.plan import Plan
 from weightsync.records import read_file, replace_file
-from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.peers.client import PeerClient
+from weightsync_agent.threads import in_thread
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,6 @@ from weightsync.errors import Refused
 from weightsync.version import Version
 from weightsync.wire.v1 import CommitRequest
 from weightsync_agent.devices.route import Side
-from weightsync_agent.drivers.background import in_thread
 from weightsync_agent.drivers.crew import CrewCalls, RemoteRank
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.landing import Landing
@@ -26,6 +25,7 @@ from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.engines.base import ArenaRef
 from weightsync_agent.engines.seed import Seed
 from weightsync_agent.journal.records import BASE, Journal, JournalRank
+from weightsync_agent.threads import in_thread
 from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker
 from weightsync_agent.volume import Volume

@@ -109,13 +109,15 @@ def told(publish: Publish, report: local.Filled) -> tuple[list[BucketDigest], li
     return known, unread
 
 
-def cut_part(part: Part, known: Shard, limit: int, arenas: SourceArenas) -> bool:
+async def cut_part(part: Part, known: Shard, limit: int, arenas: SourceArenas) -> bool:
     """Cut it once, and allocate its pages. Whether this was the first time. Raises InputError: no room for them."""
     if part.buckets is not None or part.replica is None:
         return False
     extents = shard_of(part.program, known.owned)
     buckets = cut(extents, bucket_size(part.program.layout.nbytes, limit))
-    arenas.prepare(part.replica.key, Cut(limit, known.owned), extents)
+    await arenas.prepare(part.replica.key, Cut(limit, known.owned), extents)
+    if part.buckets is not None:
+        return False  # a request that came twice: the other one was faster
     part.owned, part.buckets = known.owned, tuple(buckets)
     return True
 

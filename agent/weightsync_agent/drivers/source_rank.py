@@ -98,7 +98,7 @@ class SourceRank:
             await again.begun.wait()
             if self.publishes.get(again.id) is again:
                 again.check()
-                return local.BeginAnswer(id=again.id, replicas=self._replicas(again))
+                return local.BeginAnswer(id=again.id, replicas=await self._replicas(again))
         self._void_former(request.nonce)
         publish = Publish(request)
         self.publishes.keep(publish)
@@ -131,15 +131,15 @@ class SourceRank:
         self.runner.feed(s.Begin(publish.id, tuple(publish.parts)))
         await publish.changed.wait()
         publish.check()
-        return self._replicas(publish)
+        return await self._replicas(publish)
 
-    def _replicas(self, publish: Publish, *, empty: bool = False) -> tuple[local.Replica, ...]:
+    async def _replicas(self, publish: Publish, *, empty: bool = False) -> tuple[local.Replica, ...]:
         """empty: also those of which nothing is to be filled, since their arenas were named before."""
         replicas = []
         for digest, part in publish.parts.items():
             known = self._shards.get(digest)
             if known is not None:
-                self._cut(publish, part, known)
+                await self._cut(publish, part, known)
             if part.replica is None or (part.buckets == () and not empty):
                 continue  # this stage owns nothing of the program: there is nothing to fill
             replicas.append(
@@ -153,9 +153,11 @@ class SourceRank:
             )
         return tuple(replicas)
 
-    def _cut(self, publish: Publish, part: Part, known: Shard) -> None:
+    async def _cut(self, publish: Publish, part: Part, known: Shard) -> None:
         limit = self._coordinator.bucket_limit(part.program.layout.nbytes)
-        if cut_part(part, known, limit, self._arenas):
+        first = await cut_part(part, known, limit, self._arenas)
+        publish.check()  # it may be over by now
+        if first:
             self.runner.feed(s.Cut(publish.id, part.program.digest, part.buckets or ()))
 
     async def names(self, id_: str, report: local.NamesReport) -> local.NamesReply:
@@ -177,7 +179,7 @@ class SourceRank:
             life = publish.version.life if publish.version is not None else ""
             self._shards[digest] = await self._tell_names(part.program, names, life)
         publish.check()
-        return local.NamesReply(replicas=self._replicas(publish, empty=True))
+        return local.NamesReply(replicas=await self._replicas(publish, empty=True))
 
     def _leave_out(self, publish: Publish, part: Part) -> None:
         part.buckets = ()

@@ -11,13 +11,11 @@ from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, TransferError
 from weightsync.wire.v1 import Region
-from weightsync_agent.drivers.background import in_thread
+from weightsync_agent.arenas.prefault import prefault
 from weightsync_agent.journal.records import JournalRank
 from weightsync_agent.protocol import target as t
 
 log = structlog.get_logger(__name__)
-
-PREFAULT = 256 << 20  # bytes at once: mapping pages holds the interpreter's lock, and others must run in between
 
 
 class TargetArena:
@@ -59,7 +57,7 @@ class TargetArena:
             nbytes=nbytes,
         )
         try:
-            await in_thread(arena.prefault, [(at, min(at + PREFAULT, nbytes)) for at in range(0, nbytes, PREFAULT)])
+            await prefault(arena, [(0, nbytes)])
         except BaseException:
             arena.close()
             raise

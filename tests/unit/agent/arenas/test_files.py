@@ -1,14 +1,16 @@
 """Arena files of a source: sealed with a record, found again after a kill at any instant, or removed."""
 
+import asyncio
 import fcntl
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from weightsync.announcement import SourceRank
 from weightsync.arena import NO_GRANT, Arena, ArenaState
-from weightsync.buckets import shard
+from weightsync.buckets import Extent, shard
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError
 from weightsync.testing.programs import plain_program
@@ -26,10 +28,14 @@ BUCKETS = tuple(BucketDigest(offset=at, nbytes=4096, digest="0" * 32) for at in 
 KEY = (PROGRAM.digest, 0)
 
 
+def prepare(arenas: SourceArenas, key: tuple[str, int]) -> None:
+    asyncio.run(arenas.prepare(key, Cut(4096, OWNED), shard(PROGRAM, OWNED)))
+
+
 def made(folder: Path, room: Room | None = None, index: int = 0) -> SourceArenas:
     arenas = SourceArenas(folder, 3, room or Room(None))
     arenas.make(PROGRAM, index)
-    arenas.prepare((PROGRAM.digest, index), Cut(4096, OWNED), shard(PROGRAM, OWNED))
+    prepare(arenas, (PROGRAM.digest, index))
     return arenas
 
 
@@ -55,7 +61,7 @@ def test_what_was_sealed_is_found_and_opened_again(tmp_path: Path) -> None:
     assert room.held == PROGRAM.layout.nbytes
     with pytest.raises(InputError, match="memory limit"):
         arenas.make(PROGRAM, 1)
-    arenas.prepare(KEY, Cut(4096, OWNED), shard(PROGRAM, OWNED))
+    prepare(arenas, KEY)
     arenas.fill(KEY)
     assert path.stat().st_ino == inode
     arenas.close()
@@ -202,3 +208,33 @@ def test_a_record_of_overlapping_buckets_is_none(buckets: tuple[BucketDigest, ..
         SealedRecord(
             who=WHO, program=PROGRAM.digest, index=0, version=V1, turn=1, limit=4096, owned=("a",), buckets=buckets
         )
+
+
+async def test_an_arena_that_goes_while_its_pages_are_allocated_is_closed_afterwards(tmp_path: Path) -> None:
+    """Whoever waits is told, and no thread works on a file that is closed under it."""
+    arenas = SourceArenas(tmp_path, 3, Room(None))
+    arenas.make(PROGRAM, 0)
+    begun, go_on = threading.Event(), threading.Event()
+    arena = arenas._held[KEY].arena
+    allocate = arena.prefault
+    closed: list[bool] = []
+
+    def slowly(extents: Iterable[Extent]) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        assert not closed
+        allocate(extents)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "prefault", slowly)
+        patch.setattr(arena, "close", lambda: closed.append(True))
+        waiting = asyncio.create_task(arenas.prepare(KEY, Cut(4096, OWNED), [(0, 4096), (4096, 8192)]))
+        await asyncio.to_thread(begun.wait, 10)
+        arenas.remove(KEY)
+        assert not closed
+        go_on.set()
+        with pytest.raises(InputError, match="given away while its pages"):
+            await waiting
+        assert closed
+    arena.close()
+    assert not arenas.path(KEY).exists()
