@@ -1,6 +1,7 @@
 """Plans from a file, JSON or YAML: looked at every 0.3 s, replaced by a rename. No Kubernetes."""
 
 import asyncio
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,15 @@ LARGEST = 64 * 2**20  # bytes: some ten thousand engines
 LARGEST_YAML = 2**20  # bytes: what people write; programs write JSON, which is read a hundred times as fast
 DEEPEST = 32  # lists and maps in one another; a plan has 8
 
+_NULL = "tag:yaml.org,2002:null"
+
 State = tuple[int, int, int] | None  # inode, modification time in ns, bytes
 
 
 class _Plain(yaml.BaseLoader):
     """Every scalar as text, for the models to read: a digest of digits only must not become a number.
 
+    All but null, which no text stands for.
     Without references: a few lines that name one another would become more items than fit into any memory.
     """
 
@@ -45,6 +49,10 @@ class _Plain(yaml.BaseLoader):
             return super().compose_node(parent, index)
         finally:
             self._depth -= 1
+
+
+_Plain.add_implicit_resolver(_NULL, re.compile(r"(~|null|Null|NULL)\Z"), list("~nN"))
+_Plain.add_constructor(_NULL, lambda loader, node: None)
 
 
 class FileFeed(PlanFeed):
@@ -117,7 +125,7 @@ def read_plan_file(path: Path) -> PlanFile:
     if len(text) > LARGEST_YAML:
         raise InputError(f"{path}: {len(text)} characters of YAML, more than {LARGEST_YAML}: write it as JSON")
     try:
-        document: Any = yaml.load(text, Loader=_Plain)  # noqa: S506 - makes nothing but text
+        document: Any = yaml.load(text, Loader=_Plain)  # noqa: S506 - makes nothing but text and null
         return PlanFile.model_validate(document)
     except yaml.YAMLError as error:
         raise InputError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
