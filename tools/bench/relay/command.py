@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.bench.relay.figures import measures
 from tools.bench.relay.site import Links
-from tools.bench.relay.trials import run
+from tools.bench.relay.trials import Extent, run
 from tools.report.writing import write
 from tools.world.processes import WorldError
 from weightsync.units import parse_bytes
@@ -26,16 +26,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--bucket", type=parse_bytes, default=8 << 20, help="size of a bucket (8Mi)")
     parser.add_argument("--rate", type=float, default=50, help="MB a second of each pod's link, each way (50)")
     parser.add_argument("--syncs", type=int, default=3, help="versions that are counted in each trial (3)")
+    parser.add_argument("--no-joins", action="store_true", help="only syncs")
     options = parser.parse_args(arguments)
     if options.engines < 2:
         parser.error("--engines: give at least 2, or there is nobody beside one that is stopped")
     links = Links(options.bytes, options.bucket, int(options.rate * MEGABYTE))
     try:
-        found = measures(run(links, options.engines, options.syncs))
+        found = measures(run(links, Extent(options.engines, options.syncs, joins=not options.no_joins)))
     except WorldError as error:
         sys.stderr.write(f"bench relay: {error}\n")
         return 2
-    conditions: dict[str, str | int | float] = {"engines": options.engines, "linkMBPerSecond": options.rate}
+    conditions: dict[str, str | int | float] = {
+        "engines": options.engines, "linkMBPerSecond": options.rate,
+    }  # fmt: skip
     path = write("bench", "relay", found, conditions=conditions)
     sys.stderr.write(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}\n")
     return 0 if all(measure.holds for measure in found) else 1

@@ -3,9 +3,11 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +15,8 @@ import torch
 
 from reference.checkpoint import initial_state, write_checkpoint
 from tools.bench.agents import config
+from tools.bench.relay import said
+from tools.chaos.records import Records
 from tools.world.network import Network
 from tools.world.pod import Pod
 from tools.world.processes import WorldError, wait
@@ -22,6 +26,7 @@ from weightsync.publisher.outcome import Outcome
 
 TRAINER = "trainer"
 START_SECONDS = 300.0
+JOIN_SECONDS = 120.0
 # Eight engines share the trainer's link: each of several writes that are under way to one of them takes longer than
 # the agents' default of 5 s.
 STALL_SECONDS = 30.0
@@ -63,12 +68,18 @@ class Site:
             "strategy": {"type": "Rolling", "maxUnavailable": "100%", "deadlineSeconds": deadline},
         }
         self.world = self._stack.enter_context(
-            World(plan, {"WEIGHTSYNC_STALL_SECONDS": str(STALL_SECONDS)}, network=self.network)
+            World(
+                plan,
+                # Two arenas: the version that is served can be read from while the next one is written.
+                {"WEIGHTSYNC_STALL_SECONDS": str(STALL_SECONDS), "WEIGHTSYNC_TARGET_ARENAS": "2"},
+                network=self.network,
+            )
         )
         self.world.start_seconds = START_SECONDS
         self._deadline = deadline
         self._model = self.world.folder / "model"
         self.engines: dict[str, Pod] = {}
+        self._records: dict[str, Records] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -103,8 +114,68 @@ class Site:
     def remove(self, name: str) -> None:
         """The pod is deleted."""
         del self.engines[name]
+        self._records.pop(name, None)
         self.world.remove(name)
         self.world.wait_for_engines(len(self.engines), seconds=START_SECONDS)
+
+    def add_waiting(self, *names: str) -> None:
+        """Engines' pods whose agents stand still until release(): so all of them begin to join at once."""
+        for name in names:
+            pod = self.engines[name] = self.world.engine(name, self._model)
+            # It has given the engine all that it needs once it listens.
+            wait(
+                f"the agent of {name}", partial(_answers, partial(self.world.status, pod)), START_SECONDS, [pod.agent]
+            )
+            os.killpg(pod.agent.pid, signal.SIGSTOP)
+        for name in names:
+            asked = partial(self.world.ask_engine, self.engines[name], "/get_model_info", seconds=1.0)
+            wait(f"the engine of {name}", partial(_answers, asked), START_SECONDS)
+
+    def release(self, *names: str) -> float:
+        """Let them join. When: seconds since 1970."""
+        for name in names:
+            os.killpg(self.engines[name].agent.pid, signal.SIGCONT)
+        return time.time()
+
+    def joined(self, names: Sequence[str], since: float, *, serves: bool = True) -> list[said.Join]:
+        """Wait until all of these engines have joined, by themselves or by the trainer.
+
+        serves: and serve what was published last.
+        """
+        found: dict[str, said.Join] = {}
+
+        def all_there() -> bool:
+            for name in set(names) - found.keys():
+                records = self._records.setdefault(name, Records(self.engines[name].agent.log))
+                one = said.join(records.lines(), since)
+                if one is None and self._serves(self.engines[name]):
+                    one = said.Join(since, time.time())  # the trainer was faster than its own search
+                if one is not None:
+                    found[name] = one
+            return len(found) == len(names)
+
+        wait(f"the joins of {', '.join(names)}", all_there, JOIN_SECONDS)
+        for name in names if serves else ():
+            self.world.wait_for_version(self.engines[name], self.version, seconds=START_SECONDS)
+        return list(found.values())
+
+    def _serves(self, pod: Pod) -> bool:
+        try:
+            status = self.world.status(pod)
+        except WorldError:
+            return False
+        return status.journal == "Current" and status.gate
+
+    def remove_trainer(self) -> None:
+        """The trainer's pod is deleted, with the process that published."""
+        self._publisher.close()
+        self.world.remove(TRAINER)
+
+    def add_without_trainer(self, name: str) -> float:
+        """An engine's pod, while there is nobody who coordinates. When: seconds since 1970."""
+        since = time.time()
+        self.engines[name] = self.world.engine(name, self._model)
+        return since
 
     def stop(self, name: str) -> None:
         """The pod's processes stand still: agent, transfer workers, engine; its connections stay open."""
@@ -160,3 +231,11 @@ class Site:
     def raw_seconds(self) -> float:
         """The payload over the speed of a link: no transfer to one engine is faster."""
         return self.nbytes / self.links.rate
+
+
+def _answers(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except WorldError:
+        return False
+    return True
