@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import sharing
 from tools.cluster import light, node
@@ -21,6 +22,11 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [*(str(ROOT / part) for part in (".", "sdk", "operator", "agent", "cli", "examples")),
      *filter(None, [os.environ.get("PYTHONPATH")])]
 )  # fmt: skip
+
+
+# A machine that tests in several processes may take long over one example: time is no property of any.
+settings.register_profile("weightsync", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("weightsync")
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,9 @@ class Engine:
             SGLangEngine(self.url, self.volume, Keys(ADMIN, KEY)) as engine,
         ):
             world = World(
-                api, engine, self.volume, self.before, self.after, admin=ADMIN, key=KEY, long_tokens=400, settle=0.1
-            )
+                api, engine, self.volume, self.before, self.after,
+                admin=ADMIN, key=KEY, long_tokens=400, settle=0.1, counts=True,
+            )  # fmt: skip
             return await answers_of(world, cases)
 
 

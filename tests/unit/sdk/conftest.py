@@ -6,11 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-
-# A machine that builds and tests at once may take long over one example: time is no property of these.
-settings.register_profile("weightsync", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("weightsync")
 
 
 @pytest.fixture
