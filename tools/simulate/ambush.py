@@ -112,6 +112,7 @@ KINDS: tuple[Kind, ...] = (
     *(Kind(f"a coordinator: {state.value}", at.coordinator_in(state), (met.told_again,),
            lures.orders_unanswered, "engine call fails")
       for state in (C.GRANTING, C.STAGING, C.DECIDING, C.COMMITTING)),
+    Kind("an engine that is written to", at.target_in(T.FILLING), (met.trainers_go,), lures.engines_come),
     *(Kind(f"a joiner: {state.value}", at.joiner_in(state),
            (met.holder_dies, met.holder_stops, met.holder_goes, met.joiner_dies, met.read_spoiled, met.sync_begins,
             met.process_replaced),

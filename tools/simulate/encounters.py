@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tools.simulate import moments
+from tools.simulate import lures, moments
 from tools.simulate.clock import Future
 from tools.simulate.lures import replace_process
 from tools.simulate.moments import AnyMachine
 from weightsync.wire import v1
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol import source_events as s
+from weightsync_agent.protocol.engine_leader import LeaderState
 from weightsync_agent.protocol.joiner import Joiner
 from weightsync_agent.protocol.replica import ReplicaState
 from weightsync_agent.protocol.source import Source, SourceState
@@ -303,6 +304,14 @@ def holder_goes(world: World, machine: AnyMachine, pick: float) -> None:
     pod = _holder(world, machine)
     if pod is not None and len(world.engine_pods) > 1:
         world.remove_engine(pod)
+
+
+def trainers_go(world: World, machine: AnyMachine, pick: float) -> None:
+    """In the middle of an engine's first sync, for longer than that lasts; another engine holds the last version."""
+    pod = moments.pod_of(world, machine)
+    fresh = pod is not None and pod.agent.machine.state is LeaderState.FRESH
+    if fresh and any(each.agent.holding.held().decided is not None for each in world.engine_pods):
+        lures.trainers_away(world, world.deadline_seconds + 4 * world.stall_seconds + 2.0)
 
 
 def joiner_dies(world: World, machine: AnyMachine, pick: float) -> None:
