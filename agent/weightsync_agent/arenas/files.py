@@ -39,11 +39,15 @@ class Cut:
 
 @dataclass
 class Held:
-    """One arena. cut: the last; its pages are there since then. allocating: how many wait for its pages."""
+    """One arena. cut: the last; its pages are there since then. allocating: how many wait for its pages.
+
+    fills: how often it was given to a publish: one that has lost it meanwhile must not say how it is cut.
+    """
 
     arena: Arena
     cut: Cut | None = None
     allocating: int = 0
+    fills: int = 0
 
 
 class SourceArenas:
@@ -75,14 +79,21 @@ class SourceArenas:
     async def prepare(self, key: Key, part: Cut, extents: list[Extent]) -> None:
         """Allocate the pages that a stage fills, unless it was cut alike before.
 
-        Raises InputError where there is no room, or the arena was removed meanwhile.
+        Raises InputError where there is no room, or the arena was removed, or given to another publish, meanwhile.
         """
-        held = self._held[key]
+        held = self._held.get(key)
+        if held is None:
+            raise InputError(f"{self.path(key)}: was removed before it was cut into buckets")
+        fills = held.fills
+
+        def ours() -> bool:
+            return self._held.get(key) is held and held.fills == fills
+
         if held.cut is not None and (held.cut.limit, held.cut.owned) == (part.limit, part.owned):
             return
         held.allocating += 1
         try:
-            await prefault(held.arena, extents, lambda: self._held.get(key) is held)
+            await prefault(held.arena, extents, ours)
         finally:
             held.allocating -= 1
             if self._held.get(key) is not held and not held.allocating:
@@ -90,8 +101,10 @@ class SourceArenas:
         held.cut = part
 
     def fill(self, key: Key) -> None:
-        """Before the first byte: the header says Filling."""
-        self._held[key].arena.fill(NO_GRANT)
+        """Before the first byte: the header says Filling, and whoever had it before does not have it any more."""
+        held = self._held[key]
+        held.fills += 1
+        held.arena.fill(NO_GRANT)
 
     def has(self, key: Key) -> bool:
         """It was made, or found, and is still there."""
@@ -144,8 +157,10 @@ class SourceArenas:
 
     def close(self) -> None:
         """Drop all mappings; the files stay."""
-        for held in self._held.values():
-            held.arena.close()
+        held, self._held = list(self._held.values()), {}
+        for each in held:
+            if not each.allocating:  # see remove()
+                each.arena.close()
 
 
 def sealed_in(folder: Path) -> dict[int, list[SealedRecord]]:

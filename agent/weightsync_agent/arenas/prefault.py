@@ -14,6 +14,6 @@ async def prefault(arena: Arena, extents: Iterable[Extent], held: Callable[[], b
     """Allocate the extents' pages. Raises InputError: there is no room, or the arena is not ``held`` any more."""
     for start, stop in extents:
         for at in range(start, stop, PIECE):
-            if not held():
-                raise InputError(f"{arena.path}: was given away while its pages were allocated")
             await in_thread(arena.prefault, [(at, min(at + PIECE, stop))])
+            if not held():  # at the end, too: the caller notes what the pages are for
+                raise InputError(f"{arena.path}: was given away while its pages were allocated")

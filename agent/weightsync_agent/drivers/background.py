@@ -1,8 +1,8 @@
 """Work that nobody awaits: kept alive until done, its failure logged and counted, never lost."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 import structlog
 
@@ -10,26 +10,6 @@ from weightsync.errors import WeightSyncError
 from weightsync_agent.observability import metrics
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
-
-
-async def to_its_end(work: Awaitable[T]) -> T:
-    """What ``work`` returns. A caller that is cancelled, once or again, goes on only once it has ended.
-
-    For what ends a worker and closes what it filled: half of that would leave an arena to nobody.
-    """
-    running = asyncio.ensure_future(work)
-    cancelled = False
-    while not running.done():
-        try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        await asyncio.gather(running, return_exceptions=True)
-        raise asyncio.CancelledError
-    return running.result()
 
 
 class Background:
@@ -58,8 +38,8 @@ class Background:
             log.error("background work failed", part=self._part, why=str(error), exc_info=error)
 
     async def close(self) -> None:
-        """Cancel what still runs, and wait for it."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel what still runs, and wait for it; also for what that begins as it ends."""
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -125,6 +125,7 @@ class EngineDriver:
         self._pausing: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._granting = 0  # requests for a grant that are under way: a rank may take seconds over one
         self._background = Background("engine")
 
     @property
@@ -388,6 +389,8 @@ class EngineDriver:
             return j.NeedsNothing(f"the engine: {state.value}")
         if not targets or self._ranks.remote or self._look_at.engine_ranks != len(targets):
             return j.NeedsNothing("its arenas are not, or not all of them, here")
+        if self._granting:  # what would be read now would be read into the arena that is being granted
+            return j.NeedsNothing("a sync begins")
         since = [at for target in targets.values() if (at := target.written_since) is not None]
         if since and time.monotonic() < max(since) + silent_after:
             return j.NeedsNothing("a sync writes to it")
@@ -508,11 +511,15 @@ class EngineDriver:
         rank = self._ranks.find(request.rank)
         if self._joining is not None and self._joining.applies:
             raise Refused("the engine takes over what it read from another; ask again", reason="Fencing", status=503)
-        await self._read_no_more("a sync begins")
-        if isinstance(rank, DirectRank):
-            grant = await self._grant_direct(rank, request)
-        else:
-            grant = await rank.grant(request, self.fence)
+        self._granting += 1
+        try:
+            await self._read_no_more("a sync begins")
+            if isinstance(rank, DirectRank):
+                grant = await self._grant_direct(rank, request)
+            else:
+                grant = await rank.grant(request, self.fence)
+        finally:
+            self._granting -= 1
         await failpoints.reach("target", "handshake")
         return grant
 

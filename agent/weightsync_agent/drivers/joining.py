@@ -9,7 +9,7 @@ import structlog
 
 from weightsync.errors import PeerError, Refused, WeightSyncError
 from weightsync.wire.v1 import Accepted, Capabilities, Decided, Lease, LeaseEnd, LeaseRequest
-from weightsync_agent.drivers.background import Background, to_its_end
+from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.neighbours import Neighbours
 from weightsync_agent.drivers.pull import pull
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
@@ -18,6 +18,7 @@ from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.holders import Offer
+from weightsync_agent.threads import to_its_end
 
 log = structlog.get_logger(__name__)
 

@@ -77,7 +77,7 @@ class MemberDriver:
         self._probe = probe_seconds
         self._stall = stall_seconds
         self._silent = ""  # what was last said of a leader that does not answer
-        self._holding = asyncio.Lock()  # one hold, release or certificate at a time
+        self._holding = asyncio.Lock()  # one hold, release, certificate or answer of the leader at a time
         self._background = Background("member")
 
     @property
@@ -106,7 +106,8 @@ class MemberDriver:
             self._silent = str(error)
             return
         self._silent = ""
-        await self._feed(m.LeaderAnswered(engine, asked_at))
+        async with self._holding:  # what it gives free must not be what a hold takes up meanwhile
+            await self._feed(m.LeaderAnswered(engine, asked_at))
         share = range(engine.ranks[0], engine.ranks[-1] + 1) if engine.ranks else range(0)
         if share and share != self._opened:
             self._opened = share

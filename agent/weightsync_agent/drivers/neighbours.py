@@ -57,6 +57,8 @@ class Neighbours:
         except PeerError:
             self._plan = None  # it may be another's by now
             return None, False
+        if held.decided is not None and held.decided.term > plan.term:
+            self._plan = None  # another term has begun since it was read
         return held.decided, True
 
     async def offers(self, plan: Plan, programs: Mapping[int, str]) -> tuple[Offer, ...]:

@@ -15,11 +15,11 @@ from weightsync.digests import BucketDigest
 from weightsync.errors import TransferError
 from weightsync.wire.v1 import HeldRank, Lease
 from weightsync_agent import failpoints
-from weightsync_agent.drivers.background import to_its_end
 from weightsync_agent.drivers.rank_target import RankTarget, runs_of
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.observability import metrics
+from weightsync_agent.threads import to_its_end
 from weightsync_agent.transfer.supervisor import TransferWorker
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from weightsync.api.v1alpha1.slice import SliceSpec
+from weightsync.api.v1alpha1.slice import SliceSpec, read_spec
 from weightsync.api.v1alpha1.status import WeightSyncStatus
 from weightsync.api.v1alpha1.weightsync import Requirement, Selector, WeightSyncSpec
 from weightsync.errors import InputError
@@ -53,7 +53,7 @@ def read_weightsync(raw: Json) -> WeightSync:
 def read_slice(raw: Json) -> SliceSpec:
     """Raises InputError that names the slice and its first wrong field."""
     try:
-        return SliceSpec.model_validate(raw.get("spec"))
+        return read_spec(raw.get("spec"))
     except ValidationError as error:
         raise InputError(f"WeightSyncSlice {raw['metadata']['name']}: {first_problem(error)}") from error
 

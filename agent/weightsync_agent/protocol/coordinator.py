@@ -487,6 +487,7 @@ class Coordinator(Machine[CoordinatorState]):
         known = self.engines.get(key)
         if known is None:
             return
+        known.missed = True
         if known.standing is not Standing.JOINING:
             known.standing = Standing.BEHIND
         if outcome.outcome == "Superseded":
@@ -551,9 +552,13 @@ class Coordinator(Machine[CoordinatorState]):
         return self._start(gathered, self.plan, together, now, repair=sealed)
 
     def _waits_for_next(self, known: Known) -> bool:
-        """It came since the last publish, never had a version, and is to get the next one."""
+        """It came since the last publish, never had a version, and is to get the next one.
+
+        A publish that was to bring it one, and did not, is made good by a repair as for any engine.
+        """
         policy = self.plan.join_policy if self.plan is not None else "Peer"
-        return policy == "NextVersion" and known.standing is Standing.JOINING and not known.served
+        new = known.standing is Standing.JOINING and not known.served and not known.missed
+        return policy == "NextVersion" and new
 
     def _welcome(self, now: float) -> list[object]:
         new = [known for known in self.engines.values() if now >= known.welcome_at]

@@ -29,6 +29,7 @@ class Known:
     ask_at: float = 0.0
     pulls: bool = False  # it said that it gets the version by itself, from another engine
     served: bool = False  # it was told to serve some version before
+    missed: bool = False  # a sync that it was part of did not bring it its version
     asked: bool = False  # it has said what it serves, in this life of ours
     reason: str = ""
     message: str = ""

@@ -1,7 +1,7 @@
 """Slices: read, created, deleted. They are never changed."""
 
 from weightsync import names
-from weightsync.api.v1alpha1.slice import SliceSpec
+from weightsync.api.v1alpha1.slice import read_spec
 from weightsync_operator.kube import paths
 from weightsync_operator.kube.client import Json, Kube
 from weightsync_operator.kube.errors import AlreadyExists, NotFound
@@ -57,4 +57,4 @@ async def read(kube: Kube, owner: Seen, name: str) -> Slice | None:
         raw = await kube.get(paths.slice_of(owner.namespace, name))
     except NotFound:
         return None
-    return Slice(name, SliceSpec.model_validate(raw["spec"]))
+    return Slice(name, read_spec(raw["spec"]))

@@ -238,3 +238,32 @@ async def test_an_arena_that_goes_while_its_pages_are_allocated_is_closed_afterw
         assert closed
     arena.close()
     assert not arenas.path(KEY).exists()
+
+
+async def test_a_publish_that_lost_its_arena_does_not_say_how_it_is_cut(tmp_path: Path) -> None:
+    """It was slow to get its pages, and another publish fills the arena by then: what is sealed is that one's cut."""
+    arenas = SourceArenas(tmp_path, 3, Room(None))
+    arenas.make(PROGRAM, 0)
+    arenas.fill(KEY)
+    begun, go_on = threading.Event(), threading.Event()
+    allocate = arenas._held[KEY].arena.prefault
+
+    def slowly(extents: Iterable[Extent]) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        allocate(extents)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arenas._held[KEY].arena, "prefault", slowly)
+        waiting = asyncio.create_task(arenas.prepare(KEY, Cut(4096, frozenset({"a"})), [(0, 4096)]))
+        await asyncio.to_thread(begun.wait, 10)
+    arenas.fill(KEY)
+    await arenas.prepare(KEY, Cut(8192, OWNED), [(0, 8192)])
+    go_on.set()
+    with pytest.raises(InputError, match="given away while its pages"):
+        await waiting
+    assert arenas._held[KEY].cut == Cut(8192, OWNED)
+    arenas.remove(KEY)
+    with pytest.raises(InputError, match="was removed before"):
+        await arenas.prepare(KEY, Cut(8192, OWNED), [(0, 8192)])
+    arenas.close()

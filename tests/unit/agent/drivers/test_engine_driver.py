@@ -893,3 +893,24 @@ async def test_an_engine_that_is_written_to_needs_nothing_for_as_long_as_a_sync_
     assert world.driver.needs(60.0) == NeedsNothing("a sync writes to it")
     assert isinstance(world.driver.needs(0.0), Needs)
     await world.driver.close()
+
+
+async def test_an_engine_needs_nothing_while_a_grant_is_on_its_way(tmp_path: Path) -> None:
+    """A reader that began meanwhile would find the new grant open, and fence the writer that it was just given to."""
+    world = World(tmp_path)
+    await world.seen()
+    ask = GrantRequest(
+        term=1, coordinator="c", sync="x", rank=0, layout=LAYOUT.digest, program=program().digest, lineage="1" * 16,
+        number=1, writers=(WriterId(uid="s", rank=0),), ours=Wire(mooncake="0.3.13", transport="tcp"),
+    )  # fmt: skip
+    world.workers[0].capabilities = ask.ours
+    async with world.driver.targets[0]._lock:  # as while its worker is being replaced
+        granting = asyncio.create_task(world.driver.grant(ask))
+        await asyncio.sleep(0.01)
+        assert not granting.done()
+        assert world.driver.needs(60.0) == NeedsNothing("a sync begins")
+    await granting
+    with pytest.raises(Refused):
+        await world.driver.grant(ask.model_copy(update={"layout": "9" * 32}))
+    assert isinstance(world.driver.needs(0.0), Needs)
+    await world.driver.close()

@@ -82,6 +82,22 @@ def test_a_spec_that_says_nothing_has_the_defaults() -> None:
     assert (plan.transfer, plan.strategy, plan.suspend) == (Transfer(), Strategy(), False)
 
 
+def test_what_a_newer_operator_adds_to_a_slice_is_left_out() -> None:
+    """Its agents are older until their pods are replaced, and plans must reach them. What is wrong is refused."""
+    spec = SliceSpec(sources=(SOURCE,), engines=(engine("u-e"), engine("u-f")))
+    newer = spec.model_dump(mode="json")
+    newer["sources"][0] |= {"speed": 1}
+    for each in newer["engines"]:
+        each["targets"][0] |= {"way": {"a": [1]}}
+        each["targets"][0]["routes"][0]["share"] = 2
+    written = {"metadata": {"name": "s1"}, "spec": newer}
+    assert read_slice(written) == spec
+    assert newer["sources"][0]["speed"] == 1  # what was read is not changed
+    newer["engines"][1]["targets"] = []
+    with pytest.raises(InputError, match=r"s1: engines\.1\.targets"):
+        read_slice(written)
+
+
 def test_an_unfinished_or_contradictory_weightsync_is_an_error_in_words() -> None:
     """No head, a route to a source that no slice has, a field of the wrong kind: named with the object."""
     with pytest.raises(InputError, match="rl/policy has no head yet"):

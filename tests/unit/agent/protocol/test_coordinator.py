@@ -478,6 +478,17 @@ def test_under_next_version_an_engine_that_comes_waits_for_the_next_publish() ->
     assert {ask.engine for ask in w.of(e.AskGrant)} >= {"a/1", "b/1"}
 
 
+def test_under_next_version_a_publish_that_did_not_reach_a_new_engine_is_made_good() -> None:
+    """It was to get that version, and does not wait for yet another publish."""
+    w = World("a", silent=("b",)).whole("a")
+    w.feed(e.PlanChanged(w.plan("a", "b").model_copy(update={"join_policy": "NextVersion"})), pulling("b", False))
+    w.publish(2).grant("a").refuse("b").shard().verify("a").decide().commit("a")
+    w.of(e.AskGrant)
+    w.now += 60
+    w.feed(e.Tick(), pulling("b", False), e.Tick())
+    assert [ask.engine for ask in w.of(e.AskGrant)] == ["b/1"]
+
+
 def test_a_coordinator_that_begins_says_nothing_before_its_engines_have() -> None:
     """What was decided before its term is known once they answered, or had the time to."""
     w = World("a", silent=("a",))
