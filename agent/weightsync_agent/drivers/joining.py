@@ -156,6 +156,11 @@ class Joining:
                 return j.AskFailed("the WeightSync is suspended")
             if plan.join_policy == "NextVersion" and self.machine.own is None:
                 return j.AskFailed("joinPolicy is NextVersion: the next version that is published comes to it")
+            if not self._may_read(plan.transfer.protocol):
+                return j.AskFailed(
+                    f"transfer.protocol is {plan.transfer.protocol}, and this agent reads over "
+                    f"{self._ours.transport.upper()} (WEIGHTSYNC_TRANSPORT): the sources write the version"
+                )
             said, answered = await self._neighbours.decided(plan)
             if answered and said is None:
                 return j.Asked((), None, answered=True)
@@ -163,6 +168,10 @@ class Joining:
         except WeightSyncError as error:
             return j.AskFailed(str(error))
         return j.Asked(offers, said, answered, self._neighbours.limit(plan))
+
+    def _may_read(self, protocol: str) -> bool:
+        """A lease chooses no transport, as a grant does: readers take the one that their agent was started with."""
+        return protocol == "Auto" or protocol == self._ours.transport.upper()
 
     async def _lease(self, offer: Offer, aim: Decided) -> object:
         try:

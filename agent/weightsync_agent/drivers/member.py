@@ -72,7 +72,7 @@ class MemberDriver:
         self._written = Kept(StateFile(volume.directory / WRITTEN, Written), "which processes were written to")
         self._opened = range(0)
         self._missing = ""
-        self._problem = ""  # why the engine's processes here cannot be fed
+        self._problems: dict[int, str] = {}  # by rank, why the engine's process here cannot be fed
         self._side = side
         self._probe = probe_seconds
         self._stall = stall_seconds
@@ -189,7 +189,7 @@ class MemberDriver:
                 replica_bytes=ranks.replica_bytes,
                 devices=self._side.devices,
                 no_device=self._side.why[:512],
-                refused=(self._problem or self._missing)[:1024],
+                refused=(next(iter(self._problems.values()), "") or self._missing)[:1024],
             )
         )
 
@@ -403,7 +403,12 @@ class MemberDriver:
             return record
         found = Description.model_validate(record)
         problem = description_problem(found.model_copy(update={"repacked": ""}), self._target(rank).program.layout)
-        self._problem = problem
+        before = dict(self._problems)
+        self._problems.pop(rank, None)
+        if problem:
+            self._problems[rank] = problem
+        if self._problems != before:
+            self._announce()
         return {**record, "parameters": [], "problem": problem}
 
     async def close(self) -> None:

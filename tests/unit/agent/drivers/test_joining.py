@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.agent.protocol.test_joiner import BUCKETS, PROGRAM, decided
 from weightsync.errors import Refused, TransferError
+from weightsync.plan import Transfer
 from weightsync.wire.v1 import Accepted, Capabilities, Decided, Held, HeldRank, Lease, Region
 from weightsync_agent.drivers import joining as driver
 from weightsync_agent.drivers.joining import Joining
@@ -56,7 +57,7 @@ class World:
         ]
         self.plan: Any = SimpleNamespace(**{
             "term": 3, "coordinator": "c", "source": lambda uid: SimpleNamespace(address="c:1"), "engines": engines,
-            "suspend": False, "join_policy": "Peer",
+            "suspend": False, "join_policy": "Peer", "transfer": Transfer(),
             "strategy": SimpleNamespace(deadline_seconds=60, pause_mode="Retract"), **plan,
         })  # fmt: skip
         self.needs: j.Needs | j.NeedsNothing = j.Needs(None, sealed=False)
@@ -132,12 +133,14 @@ async def test_the_decisions_coordinator_is_named_where_the_head_does(
         pytest.param({"suspend": True}, None, S.RESTING, id="suspended: nobody joins"),
         pytest.param({"join_policy": "NextVersion"}, None, S.RESTING, id="a new one waits for the next version"),
         pytest.param({"join_policy": "NextVersion"}, decided(), S.IDLE, id="one that had a version gets it back"),
+        pytest.param({"transfer": Transfer(protocol="TCP")}, None, S.IDLE, id="readers take TCP, as they should"),
+        pytest.param({"transfer": Transfer(protocol="RDMA")}, None, S.RESTING, id="no byte may take TCP: no reader"),
     ],
 )
 async def test_what_the_weightsync_says_of_joins(
     world: Callable[..., World], plan: dict[str, Any], own: Decided | None, state: S
 ) -> None:
-    """suspend and joinPolicy hold for what engines do by themselves, too."""
+    """suspend, joinPolicy and transfer.protocol hold for what engines do by themselves, too."""
     w = world(**plan)
     w.needs = j.Needs(own, sealed=False)
     w.joining.look()
