@@ -31,3 +31,9 @@ async def to_its_end(work: Awaitable[T]) -> T:
         await asyncio.gather(running, return_exceptions=True)
         raise asyncio.CancelledError
     return running.result()
+
+
+def given_up() -> bool:
+    """The running task was cancelled, whatever it does now: a failure of its own may have hidden that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -51,7 +51,7 @@ from weightsync_agent.own_pod.base import OwnPod
 from weightsync_agent.protocol import engine_leader as m
 from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.fence import OpenGrant
-from weightsync_agent.threads import in_thread
+from weightsync_agent.threads import given_up, in_thread
 from weightsync_agent.volume import Volume
 
 log = structlog.get_logger(__name__)
@@ -59,11 +59,6 @@ log = structlog.get_logger(__name__)
 MakeJoining = Callable[["EngineDriver", EngineRanks], Joining]
 
 SILENT_AFTER = 2  # unanswered looks in a row: one may be a busy engine
-
-
-def _ended() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 class EngineDriver:
@@ -232,10 +227,10 @@ class EngineDriver:
                 log.warning("the engine could not be looked at", why=str(error))
                 event = m.LookFailed(str(error))
             except Exception as error:
-                if not _ended():
+                if not given_up():
                     self._feed(m.LookFailed(f"{type(error).__name__}: {error}"))
                 raise
-            if _ended():  # the standstill's own failure hid the cancellation
+            if given_up():  # the standstill's own failure hid the cancellation
                 raise asyncio.CancelledError
             self._feed(event)
             if self._joining is not None:

@@ -20,6 +20,8 @@ class Holding:
         self._ranks = ranks
         self._decided = decided
         self._readers = Readers()
+        # Asked for, not told: a reader that is gone says nothing when its lease ends.
+        metrics.READERS.set_function(lambda: self._readers.count(time.monotonic()))
 
     def whole(self, version: Version) -> bool:
         """Every rank's arena holds it, and every rank is here."""
@@ -60,11 +62,9 @@ class Holding:
             agree(request.ours, target.worker.capabilities)
             ranks.append(HeldRank(rank=rank, program=programs[rank], region=arena.region, buckets=arena.verified()))
         seconds = self._readers.admit(request.reader, time.monotonic())
-        metrics.READERS.set(self._readers.count(time.monotonic()))
         return Lease(uid=self._uid, decided=decided, seconds=seconds, ranks=tuple(ranks))
 
     async def end(self, request: LeaseEnd) -> Accepted:
         """It reads no more."""
         self._readers.end(request.reader)
-        metrics.READERS.set(self._readers.count(time.monotonic()))
         return Accepted()

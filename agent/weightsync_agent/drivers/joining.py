@@ -18,7 +18,7 @@ from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.holders import Offer
-from weightsync_agent.threads import to_its_end
+from weightsync_agent.threads import given_up, to_its_end
 
 log = structlog.get_logger(__name__)
 
@@ -142,8 +142,11 @@ class Joining:
         try:
             event = await work
         except Exception as error:  # a bug: it must not stay where it is, with the coordinator waiting for it
-            self._feed(FAILED[self.machine.state](f"{type(error).__name__}: {error}"))
+            if not given_up():
+                self._feed(FAILED[self.machine.state](f"{type(error).__name__}: {error}"))
             raise
+        if given_up():  # a failure of its own hid that: its event is not for what runs by now
+            raise asyncio.CancelledError
         self._feed(event)
 
     # --- its actions ---

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.agent.protocol.test_joiner import BUCKETS, PROGRAM, decided
-from weightsync.errors import Refused, TransferError
+from weightsync.errors import PeerError, Refused, TransferError
 from weightsync.plan import Transfer
 from weightsync.wire.v1 import Accepted, Capabilities, Decided, Held, HeldRank, Lease, Region
 from weightsync_agent.drivers import joining as driver
@@ -243,4 +243,26 @@ async def test_versions_of_a_term_after_the_plans_are_not_taken(world: Callable[
     w.joining.look()
     await w.until(S.RESTING)
     assert w.taken == []
+    await w.joining.close()
+
+
+async def test_what_was_given_up_says_nothing_to_what_runs_by_then(world: Callable[..., World]) -> None:
+    """A failure of its own hid that it was cancelled: the join that begins meanwhile goes on."""
+    w = world()
+    reading = w.joining._neighbours._read
+
+    async def hides() -> Any:
+        w.joining._neighbours._read = reading
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise PeerError("the connection broke at that very moment")
+
+    w.joining._neighbours._read = hides
+    w.joining.look()
+    await asyncio.sleep(0.01)
+    w.joining._feed(j.NeedsNothing("a sync begins"))
+    w.joining.look()
+    await w.until(S.IDLE, S.RESTING)
+    assert (w.joining.machine.state, len(w.taken)) == (S.IDLE, 1)
     await w.joining.close()
