@@ -5,6 +5,7 @@ come any more. That is what ends a pull, whatever it waits for.
 """
 
 import asyncio
+import time
 from collections.abc import Collection, Coroutine
 from typing import Any
 
@@ -20,11 +21,12 @@ from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.observability import metrics
 from weightsync_agent.threads import to_its_end
+from weightsync_agent.transfer.pace import Pace
 from weightsync_agent.transfer.supervisor import TransferWorker
 
 log = structlog.get_logger(__name__)
 
-PIECE = 8 << 20  # bytes of one read: a piece that takes a stall timeout is a stall, also on a slow link
+PIECE = 8 << 20  # bytes of one read, at most: a piece that takes a stall timeout is a stall, also on a slow link
 AT_ONCE = 4  # buckets of a rank under way: while one is digested the others are on the wire
 
 
@@ -63,6 +65,8 @@ class _Reading:
         self._holder = lease.uid
         self._start = start
         self._stall = stall
+        self._pace = Pace(AT_ONCE * PIECE, PIECE)
+        self._under_way = 0  # bytes that are being read
 
     async def run(self, every: Collection[int], fence: bool) -> None:
         """Until its buckets are verified."""
@@ -91,9 +95,9 @@ class _Reading:
     ) -> None:
         async with limit:
             await failpoints.reach("target", "pulling")
-            stop = bucket.offset + bucket.nbytes
-            for at in range(bucket.offset, stop, PIECE):
-                await worker.fetch(arena.path, at, min(PIECE, stop - at), self._held.region, seconds=self._stall)
+            at, stop = bucket.offset, bucket.offset + bucket.nbytes
+            while at < stop:
+                at += await self._piece(worker, arena, at, stop - at)
             [computed] = await worker.digest(arena.path, [Bucket(offset=bucket.offset, nbytes=bucket.nbytes)])
             if not await self._target.pulled(arena, computed, bucket):
                 metrics.BUCKETS_UNEQUAL.inc()
@@ -103,3 +107,15 @@ class _Reading:
                     reason="ArenaChanged",
                 )
             metrics.BYTES_PULLED.inc(bucket.nbytes)
+
+    async def _piece(self, worker: TransferWorker, arena: TargetArena, at: int, left: int) -> int:
+        """Read some of the bytes left of a bucket: how many."""
+        nbytes = min(self._pace.piece, left)
+        self._under_way += nbytes
+        mark, since = self._pace.mark(self._under_way), time.monotonic()
+        try:
+            await worker.fetch(arena.path, at, nbytes, self._held.region, seconds=self._stall)
+        finally:
+            self._under_way -= nbytes
+        self._pace.ended(mark, time.monotonic() - since)
+        return nbytes

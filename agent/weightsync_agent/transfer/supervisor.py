@@ -207,11 +207,12 @@ class TransferWorker:
     ) -> AsyncIterator[Bucket]:
         """Write buckets of an attached arena to the same offsets of ``to``; yields each once it has landed.
 
-        Raises TransferError. With reason Stalled nothing became terminal for ``stall_seconds``; with any other
-        every piece of this call is terminal and the source's bytes may change again. ``quiet`` tells of the region:
-        none of this call's bytes can land any more. A piece that Mooncake accepted and then failed may have left
-        bytes in the target's sockets, which a target that was only stopped still applies when it goes on: there
-        ``quiet`` is True only where the target's process is known to have ended.
+        Raises TransferError. With reason Stalled nothing became terminal for ``stall_seconds``, nor of the writes to
+        the same session that it waits behind; with any other every piece of this call is terminal and the source's
+        bytes may change again. ``quiet`` tells of the region: none of this call's bytes can land any more. A
+        piece that Mooncake accepted and then failed may have left bytes in the target's sockets, which a target that
+        was only stopped still applies when it goes on: there ``quiet`` is True only where the target's process is
+        known to have ended.
         On RDMA a write that stalls is ended here: the arenas are taken from the device, which reads no memory that is
         not registered. Stalled is then quiet, and the worker is of no further use: other writes of it end with reason
         WorkerStuck.
@@ -352,6 +353,9 @@ class TransferWorker:
                 self._unready(reason)
                 for _, queue in self._writes.values():
                     queue.put_nowait(message)
+            case {"event": "progress", "writes": numbers}:
+                for number in self._writes.keys() & numbers:
+                    self._writes[number][1].put_nowait(message)
             case {"write": number} if number in self._writes:
                 self._writes[number][1].put_nowait(message)
 

@@ -41,10 +41,8 @@ class Worker:
         self._engine = engine
         self._registry = Registry(engine)
         self._reader = Reader(engine, options["piece_bytes"])
-        window = Window(options["peer_pieces"], options["peer_bytes"])
-        self._pump = Pump(
-            engine, window, self.send, piece_bytes=options["piece_bytes"], poll_seconds=options["poll_seconds"]
-        )
+        window = Window(options["peer_pieces"], options["peer_bytes"], options["piece_bytes"])
+        self._pump = Pump(engine, window, self.send, poll_seconds=options["poll_seconds"])
         self._hashing = ThreadPoolExecutor(options["digest_threads"] or min(4, os.cpu_count() or 1), "digest")
 
     def send(self, message: Message) -> None:

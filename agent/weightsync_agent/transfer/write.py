@@ -6,6 +6,9 @@ The rules, each from a measurement:
 - a finished id is never polled again, and an id of a refused submit never at all: both crash the process;
 - the first submit to a session dials it under a lock that every other submit waits for, so it runs in a thread of
   its own: polling goes on meanwhile, and what was submitted to other peers still ends.
+
+A write may wait long for its turn, since those to one session go one after another: while they make progress, so
+does it.
 """
 
 import threading
@@ -17,10 +20,11 @@ from typing import Protocol
 from weightsync_agent.transfer.codes import Poll, accepted, polled
 from weightsync_agent.transfer.frames import Message
 from weightsync_agent.transfer.runs import Placed
-from weightsync_agent.transfer.window import Piece, Window, cut
+from weightsync_agent.transfer.window import Piece, Window, parts
 
 HALTED = "halted"
 DROPPED = "dropped"
+TELL_SECONDS = 0.25  # between two messages that say no more than which writes make progress
 
 
 class Engine(Protocol):
@@ -46,11 +50,11 @@ class Write:
     source: int
     target: int
     buckets: list[tuple[int, int]]
-    waiting: int = 0  # pieces not submitted yet
+    waiting: int = 0  # bytes not submitted yet
     outstanding: int = 0  # pieces given to Mooncake, or being given
     lost: int = 0  # pieces that Mooncake accepted and then failed: their bytes may still be on the way
     failed: str = ""
-    left: list[int] = field(default_factory=list)  # by bucket: pieces that are not done
+    left: list[int] = field(default_factory=list)  # by bucket: bytes that are not done
     runs: Sequence[Placed] = ()
 
     @property
@@ -68,17 +72,20 @@ class Pump:
         window: Window,
         emit: Callable[[Message], None],
         *,
-        piece_bytes: int,
         poll_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._window = window
         self._emit = emit
-        self._piece_bytes = piece_bytes
         self._poll_seconds = poll_seconds
+        self._clock = clock
         self._changed = threading.Condition()
         self._writes: dict[int, Write] = {}
-        self._flying: dict[int, tuple[str, Piece]] = {}  # by Mooncake's id
+        self._flying: dict[int, tuple[str, Piece, float]] = {}  # by Mooncake's id; when it was submitted
+        self._moved: set[int] = set()  # writes of whose progress nothing was said yet
+        self._moving: set[str] = set()  # sessions with such a write that did not fail
+        self._said = -TELL_SECONDS  # when it last was
         self._contacted: set[str] = set()
         self._contacting = False
 
@@ -90,14 +97,14 @@ class Pump:
 
     def add(self, write: Write) -> None:
         """Queue a write's pieces."""
-        pieces = cut(write.id, write.buckets, self._piece_bytes, write.runs)
-        write.waiting = len(pieces)
+        waiting = parts(write.id, write.buckets, write.runs)
         write.left = [0] * len(write.buckets)
-        for piece in pieces:
-            write.left[piece.bucket] += 1
+        for part in waiting:
+            write.left[part.bucket] += part.nbytes
+        write.waiting = sum(write.left)
         with self._changed:
             self._writes[write.id] = write
-            self._window.add(write.session, pieces)
+            self._window.add(write.session, waiting, self._clock())
             self._changed.notify()
 
     def drop(self, number: int) -> None:
@@ -156,7 +163,7 @@ class Pump:
                     return
                 session, piece = found
                 write = self._writes[piece.write]
-                write.waiting -= 1
+                write.waiting -= piece.nbytes
                 write.outstanding += 1
                 first = session not in self._contacted
                 self._contacting = first
@@ -182,7 +189,8 @@ class Pump:
         )
         with self._changed:
             if accepted(number):
-                self._flying[number] = (session, piece)
+                # After the submit: the first one to a session takes as long as its dialling.
+                self._flying[number] = (session, piece, self._clock())
                 return True
             self._window.done(session, piece)
             write.outstanding -= 1
@@ -194,11 +202,12 @@ class Pump:
             flying = list(self._flying)
         outcomes = {number: polled(self._engine.transfer_check_status(number)) for number in flying}
         done: dict[int, list[int]] = {}
+        now = self._clock()
         with self._changed:
             for number, outcome in outcomes.items():
                 if outcome is not Poll.PENDING:
-                    session, piece = self._flying.pop(number)
-                    self._window.done(session, piece)
+                    session, piece, since = self._flying.pop(number)
+                    self._window.done(session, piece, now - since if outcome is Poll.DONE else None)
                     self._settle(self._writes[piece.write], piece, outcome, done)
             if done:
                 self._changed.notify_all()
@@ -207,21 +216,38 @@ class Pump:
     def _settle(self, write: Write, piece: Piece, outcome: Poll, done: dict[int, list[int]]) -> None:
         write.outstanding -= 1
         finished = done.setdefault(write.id, [])
+        self._moved.add(write.id)
         if outcome is Poll.FAILED:
             write.lost += 1
             self._stop(write, f"Mooncake failed a write of {piece.nbytes} bytes at {piece.offset}")
             return
-        write.left[piece.bucket] -= 1
+        self._moving.add(write.session)
+        write.left[piece.bucket] -= piece.nbytes
         if write.left[piece.bucket] == 0:
             finished.append(piece.bucket)
 
     def _report(self, done: dict[int, list[int]]) -> None:
-        """One message per write whose pieces came to an end, or that has ended itself."""
+        """What landed and what ended at once; that a write makes progress now and then."""
         with self._changed:
             ended = [write for write in self._writes.values() if write.ended]
             for write in ended:
                 del self._writes[write.id]
         for number, buckets in done.items():
-            self._emit({"event": "progress", "write": number, "done": buckets})
+            if buckets:
+                self._emit({"event": "landed", "write": number, "done": buckets})
         for write in ended:
             self._emit({"event": "end", "write": write.id, "failed": write.failed, "lost": write.lost})
+        self._say_who_moves()
+
+    def _say_who_moves(self) -> None:
+        now = self._clock()
+        if now < self._said + TELL_SECONDS:
+            return
+        with self._changed:
+            writes = self._writes.values()
+            behind = {w.id for w in writes if w.session in self._moving and w.waiting and not w.outstanding}
+            moved = sorted(behind | (self._moved & self._writes.keys()))
+        self._moved, self._moving = set(), set()
+        if moved:
+            self._said = now
+            self._emit({"event": "progress", "writes": moved})

@@ -13,6 +13,7 @@ from weightsync.digests import BucketDigest, program_root, version_root
 from weightsync.errors import Refused, TransferError
 from weightsync.version import Version
 from weightsync.wire.v1 import Decided, HeldRank, Lease, Region
+from weightsync_agent.drivers import pull as pull_module
 from weightsync_agent.drivers.pull import pull
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.protocol.fence import Fence
@@ -29,6 +30,7 @@ class Reader:
     def __init__(self) -> None:
         self.dead: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.fetched: list[int] = []
+        self.bytes = 0
         self.hangs: set[int] = set()
         self.fails: set[int] = set()
         self.spoils: set[int] = set()
@@ -43,6 +45,7 @@ class Reader:
 
     async def fetch(self, path: Path, offset: int, nbytes: int, of: Region, *, seconds: float) -> None:
         self.fetched.append(offset)
+        self.bytes += nbytes
         if offset in self.hangs:
             await asyncio.Event().wait()
         if offset in self.fails:
@@ -126,6 +129,15 @@ async def test_other_bytes_break_it_and_what_was_equal_still_counts(world: World
         world.rank.grant_of(world.lease().decided.version)
     await world.pull()
     assert world.readers[1].fetched == [8]
+
+
+async def test_a_bucket_is_read_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte once, and two buckets at once: a piece that took a stall timeout would be a stall."""
+    monkeypatch.setattr(pull_module, "PIECE", 3)
+    await world.pull()
+    [reader] = world.readers
+    assert sorted(reader.fetched) == [0, 3, 6, 8, 11, 14]
+    assert reader.bytes == 16
 
 
 async def test_a_holder_that_stalls_breaks_it(world: World) -> None:

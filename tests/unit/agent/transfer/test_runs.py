@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weightsync_agent.transfer.runs import Placed, confined, joined, within
-from weightsync_agent.transfer.window import cut
+from weightsync_agent.transfer.window import Window, parts
 
 RUNS = [Placed(0, 10, 1000), Placed(16, 4, 5000), Placed(20, 8, 70)]
 
@@ -50,7 +50,12 @@ def test_every_byte_is_submitted_once_to_where_it_lies(shapes: list[tuple[int, i
         at += nbytes + gap
     where = {run.offset + i: run.address + i for run in runs for i in range(run.nbytes)}
     buckets = [(start, min(7, at - start)) for start in range(0, at, 7)]
-    pieces = cut(1, buckets, size, runs)
+    window = Window(1000, 1000, size)
+    window.add("a", parts(1, buckets, runs), 0.0)
+    pieces = []
+    while found := window.next():
+        pieces.append(found[1])
+        window.done(*found)
     seen = {p.offset + i: p.offset + p.shift + i for p in pieces for i in range(p.nbytes)}
     assert seen == where
     assert sum(p.nbytes for p in pieces) == len(where)

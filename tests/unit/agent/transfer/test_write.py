@@ -2,9 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weightsync_agent.transfer.window import Window
 from weightsync_agent.transfer.write import Pump, Write
@@ -49,8 +52,15 @@ class Bench:
     def __init__(self, max_pieces: int = 4) -> None:
         self.engine = FakeEngine()
         self.messages: list[dict[str, Any]] = []
+        self.now = 0.0
         self._told = threading.Condition()
-        self.pump = Pump(self.engine, Window(max_pieces, 10**9), self._take, piece_bytes=10, poll_seconds=0.0001)
+        self.pump = Pump(
+            self.engine, Window(max_pieces, 10**9, 10), self._take, poll_seconds=0.0001, clock=self.clock
+        )
+
+    def clock(self) -> float:
+        """Virtual: whoever wants to be told of progress again lets time pass."""
+        return self.now
 
     def _take(self, message: dict[str, Any]) -> None:
         with self._told:
@@ -68,6 +78,7 @@ class Bench:
             self.until(lambda: self.messages[-1]["event"] == "contacted")
             self.engine.end(1)
             self.pump.turn()
+        self.now += 1
         self.messages.clear()
         self.engine.submits.clear()
         self.engine.codes.clear()
@@ -102,12 +113,42 @@ def test_bucket_is_reported_when_its_last_piece_is_done(bench: Bench) -> None:
     bench.pump.turn()
     bench.engine.end(1, 2)
     bench.pump.turn()
-    assert bench.told("progress") == [{"event": "progress", "write": 1, "done": []}]
-    assert bench.told("end") == []
+    assert bench.messages == [{"event": "progress", "writes": [1]}]
     bench.engine.end(1, 1)
     bench.pump.turn()
-    assert bench.told("progress")[1:] == [{"event": "progress", "write": 1, "done": [0]}]
-    assert bench.told("end") == [{"event": "end", "write": 1, "failed": "", "lost": 0}]
+    assert bench.messages[1:] == [
+        {"event": "landed", "write": 1, "done": [0]},
+        {"event": "end", "write": 1, "failed": "", "lost": 0},
+    ]
+
+
+def test_progress_is_said_now_and_then(bench: Bench) -> None:
+    """Not with every piece; but also when nothing ends any more, what was not said before is said later."""
+    bench.add(1, "a", (0, 200))
+    for _ in range(3):
+        bench.pump.turn()
+        bench.engine.end(1)
+    assert bench.messages == [{"event": "progress", "writes": [1]}]
+    bench.now += 1
+    bench.pump.turn()
+    bench.now += 1
+    bench.pump.turn()
+    assert bench.messages[1:] == [{"event": "progress", "writes": [1]}]
+
+
+def test_a_write_that_waits_behind_another_makes_its_progress(bench: Bench) -> None:
+    """While pieces to the same session land; not where they fail, and not where those to another session do."""
+    for number, session in enumerate(("a", "a", "b"), start=1):
+        bench.add(number, session, (0, 100))
+    bench.pump.turn()
+    assert len(bench.engine.submits) == 8
+    bench.engine.end(1, next(n for n, s in enumerate(bench.engine.submits, 1) if s[0] == "a"))
+    bench.pump.turn()
+    assert bench.told("progress") == [{"event": "progress", "writes": [1, 2]}]
+    bench.now += 1
+    bench.engine.end(-1, next(n for n, s in enumerate(bench.engine.submits, 1) if s[0] == "b"))
+    bench.pump.turn()
+    assert bench.told("progress")[1:] == [{"event": "progress", "writes": [3]}]
 
 
 def test_failed_write_ends_only_when_all_its_pieces_are_terminal(bench: Bench) -> None:
@@ -218,3 +259,36 @@ def test_a_fence_waits_for_what_goes_to_others(bench: Bench) -> None:
     assert bench.pump.wait_for_others("a", 10)
     waiting.join()
     assert [(m["write"], m["failed"]) for m in bench.told("end")] == [(2, "halted")]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.integers(1, 60), min_size=1, max_size=4)), min_size=1),
+    st.sampled_from([0.0, 0.05]),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=30)
+def test_every_bucket_lands_once_and_every_write_ends_once(
+    writes: list[tuple[str, list[int]]], failing: float, random: Random
+) -> None:
+    """Whatever the order of ends, the failures, and the drops: and a write that ended well has landed all of its."""
+    bench = Bench()
+    bench.meet("a", "b")
+    for number, (session, sizes) in enumerate(writes):
+        bench.add(number, session, *((1000 * at, size) for at, size in enumerate(sizes)))
+    while bench.pump.busy("arena"):
+        bench.pump.turn()
+        bench.now += random.choice([0.001, 0.05, 0.5])
+        flying = [number for number, code in bench.engine.codes.items() if code == 0]
+        for number in random.sample(flying, random.randint(min(1, len(flying)), len(flying))):
+            bench.engine.end(-1 if random.random() < failing else 1, number)
+        if random.random() < failing:
+            bench.pump.drop(random.randrange(len(writes)))
+    bench.pump.turn()
+    ends = {end["write"]: end["failed"] for end in bench.told("end")}
+    assert len(bench.told("end")) == len(writes)
+    landed = [(m["write"], bucket) for m in bench.told("landed") for bucket in m["done"]]
+    assert len(landed) == len(set(landed))
+    for number, (_, sizes) in enumerate(writes):
+        if not ends[number]:
+            assert {bucket for write, bucket in landed if write == number} == set(range(len(sizes)))
+    assert failing or not any(ends.values())
