@@ -67,7 +67,7 @@ def _syncs(found: Found) -> list[Measure]:
                 how=f"publish to verified; the link alone takes {found.nbytes / found.rate:.2f} s"),
         Measure(name="beside one that is stopped", value=statistics.median(found.stopped) / all_of_them, unit="1",
                 bound=BESIDE_A_STOPPED_ONE, better="lower",
-                how=f"one stopped (SIGSTOP) in the middle: slowest of the others, over undisturbed; {how}"),
+                how=f"one stopped (SIGSTOP) in the middle: slowest of the others, once, over undisturbed; {how}"),
     ]  # fmt: skip
 
 

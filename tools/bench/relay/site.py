@@ -228,10 +228,6 @@ class Site:
         }
         return Sync(outcome, seconds, self.network.sent(TRAINER) - before)
 
-    def raw_seconds(self) -> float:
-        """The payload over the speed of a link: no transfer to one engine is faster."""
-        return self.nbytes / self.links.rate
-
 
 def _answers(ask: Callable[[], object]) -> bool:
     try:
