@@ -117,7 +117,7 @@ class Joining:
                 self._do(self._lease(offer, aim))
             case j.BeginPull(offer, lease):
                 self._do(self._pull(offer, lease))
-            case j.Apply(decided, _):
+            case j.Apply(decided):
                 self._do(self._apply(decided))
             case j.StopPull():
                 if self._work is not None:

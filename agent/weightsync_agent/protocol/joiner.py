@@ -140,10 +140,9 @@ class StopPull:
 
 @dataclass(frozen=True)
 class Apply:
-    """Action: seal what was pulled as that version, and commit it; then Applied or NotApplied. limit: see Asked."""
+    """Action: seal what was pulled as that version, and commit it; then Applied or NotApplied."""
 
     decided: Decided
-    limit: int | None
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,6 @@ class Joiner(Machine[JoinerState]):
         self.programs: dict[int, str] = {}
         self.own: Decided | None = None
         self.sealed = False
-        self.limit: int | None = None
         self.aim: Decided | None = None
         self.offers: list[Offer] = []  # that have not been asked in this round
         self.offer: Offer | None = None
@@ -188,20 +186,19 @@ class Joiner(Machine[JoinerState]):
         return [Seek()]
 
     def _asked(self, event: Asked, now: float) -> list[object]:
-        self.limit = event.limit
-        offers = [o for o in event.offers if self.limit is None or o.decided.term <= self.limit]
-        said = event.said
+        said, limit = event.said, event.limit
+        offers = [o for o in event.offers if limit is None or o.decided.term <= limit]
         if event.answered and said is None:
             return self._rest("nothing is known to have been decided", now)
-        if said is not None and self.limit is not None and said.term > self.limit:
-            return self._rest(f"{said.version.name} is of term {said.term}, and the plan of term {self.limit}", now)
+        if said is not None and limit is not None and said.term > limit:
+            return self._rest(f"{said.version.name} is of term {said.term}, and the plan of term {limit}", now)
         aim = goal(self.own, offers, said)
         if aim is None:
             return self._rest("no engine holds a version that may follow the one before", now)
         self.aim = aim
         if self.sealed and self.own is not None and self.own.version == aim.version:
             self.state = JoinerState.APPLYING
-            return [Apply(self.own, self.limit)]
+            return [Apply(self.own)]
         self.offers = order(offers, aim, self.reader)
         return self._next(f"no engine holds {aim.version.name}", now)
 
@@ -252,7 +249,7 @@ class Joiner(Machine[JoinerState]):
         return [Told(event.message), *self._next(event.message, now)]
 
     def _pulled(self, event: Pulled, now: float) -> list[object]:
-        return [Apply(self.aim, self.limit)] if self.aim is not None else []
+        return [Apply(self.aim)] if self.aim is not None else []
 
     def _not_applied(self, event: NotApplied, now: float) -> list[object]:
         self.busy = False

@@ -57,7 +57,7 @@ def test_a_join_from_need_to_served() -> None:
     assert machine.handle(ASKED, 0.0) == [j.AskLease(offer(), decided())]
     assert machine.handle(j.Leased(lease()), 0.0) == [j.BeginPull(offer(), lease())]
     assert machine.hopes
-    assert machine.handle(j.Pulled(), 0.0) == [j.Apply(decided(), None)]
+    assert machine.handle(j.Pulled(), 0.0) == [j.Apply(decided())]
     assert machine.handle(j.Applied(), 0.0) == []
     assert (machine.state, machine.hopes) == (S.IDLE, False)
 
@@ -102,7 +102,7 @@ def test_what_it_had_changed_so_it_asks_at_once() -> None:
 def test_what_lies_sealed_here_is_applied_without_a_read() -> None:
     """Where it is the newest; else the newer one is read."""
     has = j.Needs(decided(), sealed=True)
-    assert joiner(has).handle(ASKED, 0.0) == [j.Apply(decided(), None)]
+    assert joiner(has).handle(ASKED, 0.0) == [j.Apply(decided())]
     newer = j.Asked((offer(holds=decided(2)),), decided(2), answered=True)
     assert joiner(has).handle(newer, 0.0) == [j.AskLease(offer(holds=decided(2)), decided(2))]
 
