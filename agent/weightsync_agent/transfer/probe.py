@@ -16,6 +16,7 @@ from weightsync.wire.v1 import Transport
 _HEAD = struct.Struct("<QB")  # bytes that follow the length, kind
 _METADATA = 1
 _MAX_ANSWER = 1 << 20  # Mooncake's own bound
+AGAIN = 0.1  # seconds
 ACKNOWLEDGED = 2  # from this TCP protocol version on, done means landed
 
 
@@ -42,13 +43,25 @@ def split(session: str) -> tuple[str, int]:
 
 
 async def probe(session: str, deadline_seconds: float) -> Peer:
-    """Ask a session for its descriptor. Raises TransferError (nothing was written: quiet) with what is wrong."""
+    """Ask a session for its descriptor. Raises TransferError (nothing was written: quiet) with what is wrong.
+
+    Mooncake serves one handshake at a time and drops a caller that waited, so one that was cut off asks again.
+    """
     host, port = split(session)
+    cut_off = ""
     try:
         async with asyncio.timeout(deadline_seconds):
-            answer = await _ask(host, port)
+            while True:
+                try:
+                    answer = await _ask(host, port)
+                    break
+                except (ConnectionResetError, asyncio.IncompleteReadError) as error:
+                    cut_off = f"; before that it was cut off: {error}"
+                    await asyncio.sleep(AGAIN)
     except TimeoutError as error:
-        raise _unreachable(session, f"no answer within {deadline_seconds:g} s: stopped, or cut off") from error
+        raise _unreachable(
+            session, f"no answer within {deadline_seconds:g} s: stopped, or cut off{cut_off}"
+        ) from error
     except (OSError, asyncio.IncompleteReadError, ValueError) as error:
         raise _unreachable(session, str(error) or type(error).__name__) from error
     peer = read(answer, session)

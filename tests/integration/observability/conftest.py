@@ -31,6 +31,7 @@ from weightsync import Publisher, names
 CONFIG = ModelConfig(vocab=64, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=128)
 SCRAPE_SECONDS = 2
 OUTCOME_SECONDS = 110.0  # twice the deadline and the grace of the plan below
+TARGETS = "targets.json"  # of Prometheus
 OPERATORS_OWN = re.compile(r'"port": (\d+).*serving health and metrics|serving health and metrics.*"port": (\d+)')
 
 
@@ -100,22 +101,27 @@ def _run(world: ClusterWorld, program: Path, checkpoint: Path, folder: Path) -> 
         scraped = Scraped(world, port)
         try:
             wait("the first scrape of all", lambda: scraped.up() == len(world.pods) + 1, 90, [found])
-            _work(world, publisher, checkpoint)
+            _work(world, publisher, checkpoint, folder)
             yield scraped
         finally:
             found.stop()
 
 
-def _work(world: ClusterWorld, publisher: Publisher, checkpoint: Path) -> None:
-    """What the metrics are there for, good and bad: bytes that change, a dead worker, a failed publish, a join."""
+def _work(world: ClusterWorld, publisher: Publisher, checkpoint: Path, folder: Path) -> None:
+    """What the metrics are there for, good and bad: bytes that change, a dead worker, a failed publish, an engine
+    that misses a version and gets it by a repair, one that joins and reads it from another.
+    """
     Hold(world.failpoints("engine-0"), "worker-corrupt")
     os.kill(next(workers(world.pods["engine-1"].agent.pid)), signal.SIGKILL)
     # Whether every engine gets each version is another test's affair: on a busy machine one may be repaired instead.
     publisher.publish(initial_state(CONFIG, seed=2)).outcome(timeout=OUTCOME_SECONDS)
     publisher.publish({"unknown": torch.zeros(1)}).outcome(timeout=OUTCOME_SECONDS)
+    os.kill(next(workers(world.pods["engine-1"].agent.pid)), signal.SIGSTOP)
     last = publisher.publish(initial_state(CONFIG, seed=3)).outcome(timeout=OUTCOME_SECONDS)
     assert last.version is not None, last.describe()
+    world.wait_for_version(world.pods["engine-1"], last.version.name, seconds=90)
     joiner = world.engine("engine-2", checkpoint)
+    _name_targets(world, folder)
     world.wait_for_version(joiner, last.version.name, seconds=90)
     _unreadable(world)
     server = ApiServer(world.cluster)
@@ -142,11 +148,8 @@ def _unreadable(world: ClusterWorld) -> None:
     wait("a pass that fails", lambda: "pass failed" in world.operator.log.read_text(), 60, [world.operator])
 
 
-def _prometheus(world: ClusterWorld, program: Path, folder: Path) -> tuple[int, Child]:
-    """Scrapes operator and agents, with the labels that a PodMonitor gives."""
-    port = free_port()
-    found = OPERATORS_OWN.search(world.operator.log.read_text())
-    assert found is not None, world.operator.tail()
+def _name_targets(world: ClusterWorld, folder: Path) -> None:
+    """The pods that there are now, for Prometheus to find; it looks again by itself."""
     targets = [
         {
             "targets": [pod.address],
@@ -154,9 +157,20 @@ def _prometheus(world: ClusterWorld, program: Path, folder: Path) -> tuple[int, 
         }
         for pod in world.pods.values()
     ]
+    fresh = folder / f"{TARGETS}.fresh"
+    fresh.write_text(json.dumps(targets))
+    fresh.replace(folder / TARGETS)
+
+
+def _prometheus(world: ClusterWorld, program: Path, folder: Path) -> tuple[int, Child]:
+    """Scrapes operator and agents, with the labels that a PodMonitor gives."""
+    port = free_port()
+    found = OPERATORS_OWN.search(world.operator.log.read_text())
+    assert found is not None, world.operator.tail()
+    _name_targets(world, folder)
     own = {"namespace": "weightsync", "pod": "operator-0", "container": "operator"}
     jobs = [
-        {"job_name": "agents", "static_configs": targets},
+        {"job_name": "agents", "file_sd_configs": [{"files": [str(folder / TARGETS)], "refresh_interval": "2s"}]},
         {
             "job_name": "operator",
             "honor_labels": True,

@@ -65,6 +65,9 @@ def raw(data: bytes) -> Answer:
     return answer
 
 
+hangs_up = raw(b"")
+
+
 async def silent(reader: asyncio.StreamReader, *_: object) -> None:
     """Like a stopped process: the kernel takes the connection, nobody answers, until the caller has given up."""
     await reader.read()
@@ -80,7 +83,7 @@ async def test_descriptor_is_read() -> None:
     ("answer", "reason", "part"),
     [
         pytest.param(silent, "Unreachable", "no answer within 0.1 s", id="a stopped process is told by the deadline"),
-        pytest.param(raw(b""), "Unreachable", "cannot be reached", id="a process that hangs up"),
+        pytest.param(hangs_up, "Unreachable", "before that it was cut off: 0 bytes", id="a process that hangs up"),
         pytest.param(raw(frame(b"{}", kind=3)), "Unreachable", "no descriptor", id="another kind of answer"),
         pytest.param(raw(frame(b"no json")), "Unreachable", "cannot be reached", id="no JSON"),
         pytest.param(raw(frame(b"[]")), "Unreachable", "no descriptor", id="JSON that is no object"),
@@ -98,7 +101,7 @@ async def test_bad_answer_is_an_error_of_ours(answer: Answer, reason: str, part:
     """Whatever answers, the caller gets a TransferError that says what; nothing was written, so it is quiet."""
     async with port(answer) as session:
         with pytest.raises(TransferError, match=part) as caught:
-            await probe(session, 0.1 if answer is silent else 5)
+            await probe(session, 0.1 if answer in {silent, hangs_up} else 5)
     assert (caught.value.reason, caught.value.quiet) == (reason, True)
 
 
@@ -115,6 +118,20 @@ async def test_nobody_there() -> None:
     with pytest.raises(TransferError, match="cannot be reached"):
         await probe(session, 5)
     assert await gone(session, 5)
+
+
+async def test_one_that_was_cut_off_asks_again() -> None:
+    """Mooncake drops a caller that waited while it served others."""
+    asked: list[str] = []
+
+    async def second(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, session: str) -> None:
+        asked.append(session)
+        if len(asked) > 1:
+            await says()(reader, writer, session)
+
+    async with port(second) as session:
+        assert (await probe(session, 5)).session == session
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(
