@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from weightsync.errors import TransferError
+from weightsync_agent.threads import to_its_end
 from weightsync_agent.transfer import frames
 from weightsync_agent.transfer.frames import Message
 
@@ -65,13 +66,23 @@ class Child:
         ours, theirs = socket.socketpair()
         # The same imports as here, however this interpreter was told of them.
         path = os.pathsep.join(filter(None, sys.path))
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", MODULE, arguments(theirs.fileno()),
-                pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE, env={**environment, "PYTHONPATH": path},
-            )  # fmt: skip
-        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-P", "-m", MODULE, arguments(theirs.fileno()),
+                    pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.PIPE, env={**environment, "PYTHONPATH": path},
+                )  # fmt: skip
+        except BaseException:
+            ours.close()
+            raise
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            process.kill()
+            await to_its_end(process.wait())
+            raise
         child = cls(name, process, writer, happened)
         listening = asyncio.create_task(child._listen(), name=f"{name}: log")
         reading = asyncio.create_task(child._read(reader, listening), name=f"{name}: messages")

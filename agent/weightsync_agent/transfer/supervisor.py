@@ -13,6 +13,7 @@ from weightsync.buckets import PAGE, Bucket
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, TransferError
 from weightsync.wire.v1 import Capabilities, Region
+from weightsync_agent.threads import to_its_end
 from weightsync_agent.transfer import capabilities
 from weightsync_agent.transfer.child import DIED, STALLED, Child
 from weightsync_agent.transfer.ending import STOPPED, STUCK, failure, held
@@ -84,17 +85,21 @@ class TransferWorker:
         return worker
 
     async def _await_ready(self) -> int:
+        taken = False
         try:
             async with asyncio.timeout(self._settings.start_seconds):
-                return await self._ready
+                port = await self._ready
+            taken = True
         except TimeoutError as error:
             raise TransferError(
                 f"worker {self.name} was not ready within {self._settings.start_seconds:g} s", quiet=True
             ) from error
         finally:
-            if not self._ready.done() or self._ready.cancelled() or self._ready.exception() is not None:
+            # Also one that got ready in the very moment in which its caller gave up: nobody would know of it.
+            if not taken:
                 self._child.kill()
-                await self._child.ended()
+                await to_its_end(self._child.ended())
+        return port
 
     @property
     def pid(self) -> int:

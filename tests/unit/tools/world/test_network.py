@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import unavailable
 from tools.world.network import NAMESPACES, Network, orphans
-from tools.world.processes import WorldError
+from tools.world.processes import WorldError, wait
 
 
 def test_orphans_are_those_whose_run_is_not_alive() -> None:
@@ -31,6 +31,13 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
     ended.wait()
     left = f"weightsync-{ended.pid}-2"
     subprocess.run(["ip", "netns", "add", left], check=True)
-    with subprocess.Popen(["ip", "netns", "exec", left, "sleep", "60"]) as sleeper, Network():
-        assert not (NAMESPACES / left).exists()
-        assert sleeper.wait(10) < 0
+    with subprocess.Popen(["ip", "netns", "exec", left, "sleep", "60"]) as sleeper:
+        wait("a process in the namespace", lambda: str(sleeper.pid) in _pids(left), 30)
+        with Network():
+            assert not (NAMESPACES / left).exists()
+            assert sleeper.wait(10) < 0
+
+
+def _pids(namespace: str) -> list[str]:
+    listed = subprocess.run(["ip", "netns", "pids", namespace], check=True, capture_output=True, text=True)
+    return listed.stdout.split()
