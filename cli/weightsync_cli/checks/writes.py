@@ -136,7 +136,11 @@ async def to_peer(place: Place, peer: str, nbytes: int) -> Finding:
 
 
 async def listen(place: Place, port: int, ready: Callable[[int], None]) -> None:
-    """Be written to, by whoever asks, until cancelled; each caller gets a worker and an arena of its own."""
+    """Be written to, by whoever asks, until cancelled; each caller gets a worker and an arena of its own.
+
+    When it returns all of them have ended.
+    """
+    callers: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -146,10 +150,20 @@ async def listen(place: Place, port: int, ready: Callable[[int], None]) -> None:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, place.host, port, limit=LINE)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = asyncio.create_task(serve(reader, writer))
+        callers.add(caller)
+        caller.add_done_callback(callers.discard)
+
+    server = await asyncio.start_server(accept, place.host, port, limit=LINE)
     async with server:
         ready(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
+        try:
+            await server.serve_forever()
+        finally:
+            for caller in callers:
+                caller.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
 
 
 async def _be_written(place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
