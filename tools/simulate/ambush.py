@@ -18,6 +18,7 @@ from tools.simulate.moments import AnyMachine, Moment
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol.coordinator import CoordinatorState as C
 from weightsync_agent.protocol.engine_leader import LeaderState as L
+from weightsync_agent.protocol.engine_member import MemberState as M
 from weightsync_agent.protocol.joiner import JoinerState as J
 from weightsync_agent.protocol.route import RouteState as R
 from weightsync_agent.protocol.source import SourceState as S
@@ -35,7 +36,8 @@ Lure = Callable[["World", float], None]
 class Kind:
     """moment: of a machine, after each of its events; springs: one of them meets it.
 
-    prepare, and the fault of that name that strikes beside it, make the moment likely.
+    prepare, and the fault of that name that strikes beside it, make the moment likely. pair: only an engine of two
+    pods knows it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Kind:
     springs: tuple[Encounter, ...]
     prepare: Lure | None = None
     beside: str = ""
+    pair: bool = False
 
 
 class Ambush:
@@ -109,6 +112,16 @@ KINDS: tuple[Kind, ...] = (
     Kind("an engine that is committed to", at.leader_in(L.COMMITTING), (met.welcome_again,)),
     Kind("an engine that is about to go on", at.goes_on, (met.replaced_at_once,)),
     Kind("an engine that is refused", at.leader_in(L.REFUSED), (met.welcome_again,), beside="engine repacks"),
+    *(Kind(f"a leader of two pods: {state.value}", at.leads_pair(state), (met.member_restarts,), prepare, beside,
+           pair=True)
+      for state, prepare, beside in (
+          (L.CURRENT, None, ""),
+          (L.REFUSED, None, "engine repacks"),
+          (L.REAPPLYING, lures.engines_restart, ""),
+          (L.COMMITTING, None, ""),
+      )),
+    Kind("a member that holds still for a commit", at.member_in(M.HELD),
+         (met.released_late, met.commit_is_lost, met.leader_is_another), pair=True),
     *(Kind(f"a coordinator: {state.value}", at.coordinator_in(state), (met.told_again,),
            lures.orders_unanswered, "engine call fails")
       for state in (C.GRANTING, C.STAGING, C.DECIDING, C.COMMITTING)),
@@ -120,3 +133,8 @@ KINDS: tuple[Kind, ...] = (
       for state in (J.SEEKING, J.LEASING, J.PULLING, J.PULLING, J.APPLYING)),
     Kind("a coordinator whose engines commit", at.coordinator_in(C.COMMITTING), (met.coordinator_dies,)),
 )  # fmt: skip
+
+
+def aims_at_pairs(fault: float) -> bool:
+    """The ambush that a fault's ``pick`` chooses needs an engine of two pods."""
+    return KINDS[int(fault * len(KINDS))].pair

@@ -12,6 +12,7 @@ from tools.simulate import lures, moments
 from tools.simulate.clock import Future
 from tools.simulate.lures import replace_process
 from tools.simulate.moments import AnyMachine
+from weightsync.wire import members as w
 from weightsync.wire import v1
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol import source_events as s
@@ -267,6 +268,49 @@ def welcome_again(world: World, machine: AnyMachine, pick: float) -> None:
     if pod is not None and pod.agent.fence.term:
         body = v1.Welcome(term=pod.agent.fence.term, coordinator=pod.agent.fence.coordinator, initial_gate="Open")
         world.network.deliver(pod.address, "/v1/welcome", body)
+
+
+def member_restarts(world: World, machine: AnyMachine, pick: float) -> None:
+    """The other pod's agent is another, and is there again before the leader's state is: its calls take long."""
+    member = moments.member_of(world, machine)
+    if member is None:
+        return
+    engine = member.leader.engine
+    engine.slow_until = max(engine.slow_until, world.loop.now + 2.0)
+    member.crash_agent()
+    world.loop.at(0.05 + 0.1 * pick, member.start_agent)
+
+
+def released_late(world: World, machine: AnyMachine, pick: float) -> None:
+    """What ended a commit before this one was long under way."""
+    member = moments.member_of(world, machine)
+    if member is not None:
+        agent = member.agent
+        body = w.Release(leader=member.leader.uid, target=member.uid, life=agent.machine.life,
+                         grants={member.rank: world.nonce(32)})  # fmt: skip
+        world.network.deliver(member.address, "/v1/member/releases", body)
+
+
+def commit_is_lost(world: World, machine: AnyMachine, pick: float) -> None:
+    """The leader cannot tell that its commit has ended, and certifies the process that took the engine's place."""
+    member = moments.member_of(world, machine)
+    if member is None:
+        return
+    pair = frozenset((member.address, member.leader.address))
+    world.network.cut.add(pair)
+    world.loop.at(0.3 + 1.2 * pick, world.network.cut.discard, pair)
+    replace_process(member.leader)
+
+
+def leader_is_another(world: World, machine: AnyMachine, pick: float) -> None:
+    """Its agent dies before it has written a byte; what the next one answers the member is long under way."""
+    member = moments.member_of(world, machine)
+    if member is None:
+        return
+    world.network.slow["/v1/members"] = 1.5
+    world.loop.at(2.5, world.network.slow.pop, "/v1/members", None)
+    member.leader.crash_agent(torn=False)
+    world.loop.at(0.05, member.leader.start_agent)
 
 
 def no_worker_starts(world: World, machine: AnyMachine, pick: float) -> None:

@@ -11,11 +11,13 @@ from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import target as t
 from weightsync_agent.protocol.coordinator import Coordinator, CoordinatorState
+from weightsync_agent.protocol.engine_member import EngineMember, MemberState
 from weightsync_agent.protocol.replica import ReplicaState
 from weightsync_agent.protocol.source import Source, SourceState
 from weightsync_agent.protocol.table import Machine
 
 if TYPE_CHECKING:
+    from tools.simulate.member_side import MemberPod
     from tools.simulate.pods import EnginePod
     from tools.simulate.routes import RouteRunner
     from tools.simulate.source_rank import SourceRank
@@ -42,6 +44,15 @@ def pod_of(world: World, machine: AnyMachine) -> EnginePod | None:
         machines += [arena.machine for target in pod.agent.targets.values() for arena in target.arenas]
         if pod.agent.life.alive and any(each is machine for each in machines):
             return pod
+    return None
+
+
+def member_of(world: World, machine: AnyMachine) -> MemberPod | None:
+    """The second pod of an engine: of the member, or of the leader whose machine it is."""
+    for pod in world.engine_pods:
+        member = pod.member
+        if member is not None and machine in (pod.agent.machine, member.agent.machine):
+            return member
     return None
 
 
@@ -90,6 +101,15 @@ def goes_on(machine: AnyMachine) -> bool:
     if not isinstance(machine, m.EngineLeader) or machine.state is not m.LeaderState.COMMITTING:
         return False
     return machine.steps[machine.at] in {Step.JOURNAL_CURRENT, Step.CONTINUE}
+
+
+def leads_pair(state: m.LeaderState) -> Moment:
+    """A leader in that state, once it has looked at the engine's other pod."""
+    return lambda machine: isinstance(machine, m.EngineLeader) and machine.state is state and bool(machine.pods)
+
+
+def member_in(state: MemberState) -> Moment:
+    return lambda machine: isinstance(machine, EngineMember) and machine.state is state
 
 
 def target_in(state: t.TargetState) -> Moment:

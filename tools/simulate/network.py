@@ -154,7 +154,9 @@ class Network:
         if host is not None and host.life.alive and host.life.frozen_until <= self.loop.now:
             self.loop.note(host.life.name, path, body)
             with suppress(WeightSyncError):
-                host.serve(path, body)
+                work = host.serve(path, body)
+                if isinstance(work, GeneratorType):
+                    Task(self.loop, host.life, work)
 
     @staticmethod
     def _answered(asked: Exchange, value: Any, error: BaseException | None) -> bool:

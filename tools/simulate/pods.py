@@ -36,7 +36,7 @@ class EnginePod:
         self.direct = world.direct and world.shape_of(number).random() < 0.7
         self.engine = Serving(self.name, world, ranks, direct=self.direct)
         self.engine.agent = self
-        pair = ranks > 1 and not self.direct and world.shape_of(number).random() < PAIRS
+        pair = ranks > 1 and not self.direct and (world.pairs or world.shape_of(number).random() < PAIRS)
         self.nodes = 2 if pair else 1
         self.own = ranks - 1 if pair else ranks  # its ranks that are in this pod
         self.member: MemberPod | None = None

@@ -445,19 +445,23 @@ class EngineAgent:
             case Step.FLUSH:
                 yield engine.call(life, "flush")
             case Step.MARK_CURRENT:
+                yield from self._confirm(torn_name(name))
                 yield engine.call(life, "set_version", name)
             case Step.JOURNAL_CURRENT:
                 yield from self.write(context.journal(JournalState.CURRENT))
             case Step.CONTINUE:
                 yield engine.call(life, "resume")
             case Step.CONFIRM:
-                found = yield engine.call(life, "name")
-                if found != name:
-                    raise engine_error(m.ANOTHER_LIFE, f"{name} was committed, and {found} generates")
+                yield from self._confirm(name)
             case Step.GATE:
                 self.gate = True
             case _:
                 raise TypeError(f"no such step: {step!r}")
+
+    def _confirm(self, name: str) -> Work:
+        found = yield self.engine.call(self.life, "name")
+        if found != name:
+            raise engine_error(m.ANOTHER_LIFE, f"{name} was left, and {found} answers")
 
     def _apply_ends(self, context: Context) -> Work:
         for _, rank, grant, _ in context.refs.arenas:

@@ -9,7 +9,7 @@ from typing import Any
 from tools.simulate import faults as f
 from tools.simulate import invariants as i
 from tools.simulate import lures
-from tools.simulate.ambush import Ambush
+from tools.simulate.ambush import Ambush, aims_at_pairs
 from tools.simulate.clock import Future, Life, Loop
 from tools.simulate.coverage import COVERAGE
 from tools.simulate.ledger import Ledger
@@ -40,18 +40,21 @@ class World:
 
     def __init__(self, seed: int, faults: Sequence[f.Fault] | None = None, strategy: str | None = None) -> None:
         shape = Random(f"{seed}/shape")  # noqa: S311 - a seed, no secret
-        self.seed = seed
+        self.faults = list(f.draw(Random(f"{seed}/faults"), 120) if faults is None else faults)  # noqa: S311
+        self.hoards = any(fault.kind == f.AMBUSH for fault in self.faults)
+        # A moment that only engines of two pods know is waited for where there are such engines.
+        self.pairs = any(fault.kind == f.AMBUSH and aims_at_pairs(fault.pick) for fault in self.faults)
+        self.seed, self.loop = seed, Loop()
         self.rng = Random(f"{seed}/run")  # noqa: S311
-        self.loop = Loop()
         self.stages, ranks, together = shape.choice(TRAINERS)
         self.pieces = shape.choice((1, 1, 2))
         per_stage = shape.choice((1, 1, 2))
         self.owners = [stage for stage in range(self.stages) for _ in range(per_stage)]
         self.extents = [(0, len(self.owners) * SIZE)]
-        self.engine_ranks = shape.choice((1, 1, 1, 2))
+        self.engine_ranks = max(shape.choice((1, 1, 1, 2)), 1 + self.pairs)
         self.arenas = shape.choice((1, 2, 2))
         self.target_arenas = shape.choice((1, 1, 2))
-        self.direct = self.shape_of(-1).random() < 0.25  # some engines are written to themselves
+        self.direct = not self.pairs and self.shape_of(-1).random() < 0.25  # some engines are written to themselves
         self.begin_end = shape.random() < 0.6
         self.interval = shape.choice((0.4, 1.5, 1.5, 3.0, 3.0))
         self.fill_seconds = shape.choice((0.003, 0.003, 0.06))  # for one bucket, at most
@@ -84,8 +87,6 @@ class World:
         self.last_fault = 0.0
         self.frozen: list[tuple[float, float]] = []
         self.engine_count = 0
-        self.faults = list(f.draw(Random(f"{seed}/faults"), 120) if faults is None else faults)  # noqa: S311
-        self.hoards = any(fault.kind == f.AMBUSH for fault in self.faults)
         self.source_pods = self._sources(ranks, together)
         self.trainer = Trainer(self, self._ranks(ranks, together))
         self.engine_pods: list[EnginePod] = []

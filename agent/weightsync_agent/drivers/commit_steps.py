@@ -118,8 +118,11 @@ class StepRunner:
             case Step.PAUSE:
                 context.paused_at = context.paused_at or time.monotonic()
                 await self._adapter.pause(context.pause_mode)
-            case Step.MARK_TORN | Step.MARK_CURRENT:
-                await self._adapter.set_version(torn_name(name) if step is Step.MARK_TORN else name)
+            case Step.MARK_TORN:
+                await self._adapter.set_version(torn_name(name))
+            case Step.MARK_CURRENT:
+                await self._confirm(torn_name(name))  # nothing stands in a process that has taken its place since
+                await self._adapter.set_version(name)
             case Step.BEGIN | Step.END:
                 await (self._adapter.begin() if step is Step.BEGIN else self._adapter.end())
             case Step.APPLY:
@@ -145,8 +148,8 @@ class StepRunner:
         if found != name:
             raise engine_error(
                 ANOTHER_LIFE,
-                f"the engine was left as version {name}, and what answered its continue calls itself {found!r}: its "
-                "process was replaced in the commit",
+                f"the engine was left as version {name}, and what answers now calls itself {found!r}: its process "
+                "was replaced in the commit",
             )
 
     async def _look(self, step: Enum, context: CommitContext) -> None:

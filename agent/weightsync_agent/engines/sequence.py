@@ -12,8 +12,9 @@ has nothing to apply then: begin and end run what the engine does after a load.
 A commit starts from the first step always, also after a failure: until the last step the engine is paused, and its
 journal says so. The name "torn:V" stands while bytes move, so that an engine that somebody resumes by hand shows it.
 
-A process that takes the place of the one that was committed to answers "continue" as well, with the checkpoint that
-it started with. It cannot know the name V: so the name is asked for once more, when nothing waits for it.
+A process that takes the place of the one that is committed to answers all these calls as well, with the checkpoint
+that it started with. It cannot know the names: so an engine is called V only if it calls itself torn:V, and is asked
+for its name once more after the continue, when nothing waits for it.
 """
 
 from enum import Enum
@@ -35,7 +36,7 @@ class Step(Enum):
     END = "the engine has derived from them what it needs"
     READ_BACK = "what stands in the parameters is the replica, byte for byte"
     FLUSH = "nothing of the old weights is left in the KV cache"
-    MARK_CURRENT = "the engine calls itself V"
+    MARK_CURRENT = "the engine, which called itself torn:V until now, calls itself V"
     JOURNAL_CURRENT = "the next start takes engine memory for V"
     CONTINUE = "tokens are generated"
     CONFIRM = "and from V: what generates them calls itself V"

@@ -210,6 +210,7 @@ async def test_a_stopped_write_to_a_stopped_target_stalls(bench: Bench) -> None:
     """What was submitted does not end: Stalled, not quiet."""
     source, ours = await bench.source(NBYTES)
     target, _, region = await bench.target("target", NBYTES)
+    await write_all(source, ours, region)  # what a link bears is known now: the next write has much outstanding
     halt = asyncio.Event()
 
     async def write() -> None:

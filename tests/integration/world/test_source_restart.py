@@ -46,7 +46,7 @@ def listens(world: World, pod: Pod) -> bool:
 def test_an_engine_joins_after_the_sources_agent_was_killed_and_nothing_is_published(
     world: World, checkpoint: Path
 ) -> None:
-    """The sealed arena is opened again, compared, and written to the joiner; its tokens are the version's."""
+    """The sealed arena is opened again and compared, for whoever needs it; the joiner's tokens are the version's."""
     trainer = world.trainer("trainer-0")
     world.engine("engine-0", checkpoint)
     with Publisher(rank=0, world_size=1, directory=trainer.volume) as publisher:
@@ -69,6 +69,7 @@ def test_an_engine_joins_after_the_sources_agent_was_killed_and_nothing_is_publi
         assert said["output_ids"] == greedy_tokens(state, CONFIG, PROMPT, TOKENS)
         assert said["meta_info"]["spans"] == [[version, TOKENS]]
         assert "outlived the agent" in trainer.agent.log.read_text()
+        world.wait_for_engines(2)  # it read the version from the other engine: the trainer may not know of it yet
         second = publisher.publish(initial_state(CONFIG, seed=12))
         outcome = second.outcome(timeout=60)
         assert {engine.engine: engine.outcome for engine in outcome.engines} == {

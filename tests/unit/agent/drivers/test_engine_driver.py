@@ -15,7 +15,7 @@ from weightsync.digests import BucketDigest, program_root, version_root
 from weightsync.errors import EngineError, PeerError, ProtocolError, Refused, TransferError
 from weightsync.layout import lay_out
 from weightsync.plan import Strategy
-from weightsync.version import Version
+from weightsync.version import Version, torn_name
 from weightsync.wire.v1 import Capabilities as Wire
 from weightsync.wire.v1 import (
     CommitRequest,
@@ -653,6 +653,33 @@ async def test_a_process_that_answers_continue_for_another_is_not_taken_for_curr
     assert world.pod.gate is not None
     await until(lambda: world.driver.machine.serves(V2))
     assert world.engine.name == V2.name
+    await world.driver.close()
+
+
+async def test_a_process_that_took_the_engines_place_is_not_named_after_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was replaced once the bytes stood in it: nothing stands in the new one, whatever it is called."""
+    world = World(tmp_path)
+    await world.seen()
+    await world.commit(V1)
+    names: list[str] = []
+    set_version = world.engine.set_version
+
+    async def replaced() -> None:
+        world.engine.name, world.engine.life, world.engine.paused = "default", "life-2", False
+
+    async def noted(name: str) -> None:
+        names.append(name)
+        await set_version(name)
+
+    monkeypatch.setattr(world.engine, "set_version", noted)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.engine, "end", replaced)
+        with pytest.raises(Refused, match="calls itself 'default'"):
+            await world.commit(V2)
+        assert names == [torn_name(V2.name)]
+    await until(lambda: world.driver.machine.serves(V2))
     await world.driver.close()
 
 
