@@ -20,9 +20,12 @@ class Job:
         self._watching = watching
         self.steps: list[Json] = []
 
-    def next(self, what: str, holds: Callable[[Json], bool], seconds: float) -> Json:
-        """The first of its lines from now on for which that holds; ``what`` is named where none comes."""
-        began, end = now_ms(), time.monotonic() + seconds
+    def next(self, what: str, holds: Callable[[Json], bool], seconds: float, since: int | None = None) -> Json:
+        """The first of its lines, said since then or from now on, for which that holds. Raises AssertionError.
+
+        what: named where none comes; since: in milliseconds since 1970. Nothing is found twice.
+        """
+        began, end = now_ms() if since is None else since, time.monotonic() + seconds
         while time.monotonic() < end:
             said = self._said()
             if said is not None and said["unix_ms"] >= began and holds(said):
@@ -39,9 +42,9 @@ class Job:
                 return said
 
     def step(self, number: int = 0, seconds: float = 60.0) -> Json:
-        """A step that ends now: that one, or any."""
-        wanted = f"the end of step {number or 'any'}"
-        return self.next(wanted, lambda said: said["event"] == "step" and number in (0, said["step"]), seconds)
+        """The step of that number, though it may have ended before it was asked for; or any that ends now."""
+        wanted, since = f"the end of step {number or 'any'}", 0 if number else None
+        return self.next(wanted, lambda said: said["event"] == "step" and number in (0, said["step"]), seconds, since)
 
     def _said(self, seconds: float = 0.2) -> Json | None:
         """Its next line, if there is one within that time."""

@@ -37,6 +37,7 @@ NAMESPACES_OWN = "deployments,serviceaccounts,roles,rolebindings,networkpolicies
 API, ENGINES, OPERATORS = 8960, 30000, 8080
 STRANGERS = {"app": "stranger"}
 MORE_STEPS_THAN_NEEDED = 5000
+KILLS = 4  # of leaders, until one falls in the middle of a sync
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +70,10 @@ def test_a_releases_life(life: Release, tmp_path: Path) -> None:
             agents_were_injected(life)
             ports = ports_are_closed_to_a_stranger(life)
             the_leader_is_killed_in_the_middle_of_a_sync(life, job)
-            upgraded_and_rolled_back(life, job, ports)
             assert [step for step in job.steps if step["step"] >= first and not both_current(step)] == []
+            # Rules that are written anew can cut off a write, whose engine gets its version by a repair then.
+            upgraded_and_rolled_back(life, job, ports)
+            job.next("a version that both engines have again", both_current, SECONDS)
     ports |= operators(life)
     assert reached(life.kubectl, "stranger", "main", ports) == ports  # it was the policies that closed them
     uninstalled(life)
@@ -135,6 +138,15 @@ def operators(life: Release) -> set[Port]:
 
 def the_leader_is_killed_in_the_middle_of_a_sync(life: Release, job: Job) -> None:
     """That sync ends, the next one follows, and the other replica takes the Lease."""
+    # What the job says comes late where the machine is busy: its sync may be over by then, and the next leader dies.
+    for _ in range(KILLS):
+        if leader_killed(life, job):
+            return
+    pytest.fail(f"each of {KILLS} leaders was killed only once the sync that was to be met had ended")
+
+
+def leader_killed(life: Release, job: Job) -> bool:
+    """Whether it was in the middle of a sync; another leads now, and the job goes on."""
     first = life.leader()
     pod = life.pods()[first]
     process = container_status(pod, "operator")["containerID"].removeprefix("containerd://")
@@ -146,12 +158,12 @@ def the_leader_is_killed_in_the_middle_of_a_sync(life: Release, job: Job) -> Non
     # With its pod: a container that is started anew would be the same holder.
     life.kubectl("delete", "pod", first, "--grace-period=0", "--force", "--wait=false")
     ended = job.step(said["step"])
-    assert said["unix_ms"] <= killed < ended["unix_ms"]
     assert both_current(ended), ended
     job.step(said["step"] + 1)
     eventually("another leader", lambda: life.leader() not in ("", first))
     job.step()
-    assert life.leader() in life.pods()
+    eventually("a leader that is there", lambda: life.leader() in life.pods())
+    return bool(said["unix_ms"] <= killed < ended["unix_ms"])
 
 
 def upgraded_and_rolled_back(life: Release, job: Job, ports: set[Port]) -> None:

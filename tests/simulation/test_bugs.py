@@ -17,7 +17,7 @@ QUICK = (
     "decide-without-persisting", "no-barrier", "silence-is-success", "rosy-outcome", "forget-outcome", "mix-steps",
     "reuse-sync-id", "any-grant", "direct-grant-before-pause", "direct-grant-before-journal",
     "direct-verify-before-terminal", "direct-continue-while-open", "direct-regrant-while-open",
-    "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying", "reader-outlives-its-pull",
+    "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying",
     "keep-verified-for-ever", "lend-while-filling", "grant-while-it-reads",
     "commit-without-the-member", "forget-a-members-restart", "certify-own-ranks-only", "let-go-at-once",
 )  # fmt: skip
