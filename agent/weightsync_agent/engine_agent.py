@@ -8,9 +8,8 @@ from aiohttp import web
 from weightsync.wire.members import EngineOf, MemberHere
 from weightsync.wire.v1 import (
     Accepted,
-    AgentStatus,
+    CommitAnswer,
     CommitRequest,
-    GrantRequest,
     Held,
     Lease,
     LeaseEnd,
@@ -19,10 +18,9 @@ from weightsync.wire.v1 import (
     QuietRequest,
     ReadBackAnswer,
     ReadBackRequest,
-    Receipts,
-    VoidRequest,
     Welcome,
 )
+from weightsync_agent import engine_pod_api
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.drivers.engine import EngineDriver
@@ -31,6 +29,7 @@ from weightsync_agent.drivers.landing import Wish, staged
 from weightsync_agent.drivers.neighbours import Neighbours, ReadPlan
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.ranks import EngineRanks
+from weightsync_agent.engine_pod_api import coordinates
 from weightsync_agent.engines.base import EngineAdapter
 from weightsync_agent.journal.file import StateFile
 from weightsync_agent.journal.records import Journal
@@ -116,32 +115,13 @@ class EngineAgent:
         """What an engine's agent serves."""
         verifier, driver = self._common.verifier, self.driver
 
-        async def coordinates(caller: Caller, body: GrantRequest | CommitRequest | Welcome | VoidRequest) -> None:
-            own(caller, body.coordinator)
-            await self._heads.check(body.term, body.coordinator)
-
-        async def grant(caller: Caller, body: GrantRequest):  # type: ignore[no-untyped-def]
-            await coordinates(caller, body)
-            return await driver.grant(body)
-
-        async def commit(caller: Caller, body: CommitRequest):  # type: ignore[no-untyped-def]
-            await coordinates(caller, body)
+        async def commit(caller: Caller, body: CommitRequest) -> CommitAnswer:
+            await coordinates(self._heads, caller, body)
             return await driver.commit(body)
 
         async def welcome(caller: Caller, body: Welcome) -> Accepted:
-            await coordinates(caller, body)
+            await coordinates(self._heads, caller, body)
             return await driver.welcome(body)
-
-        async def void(caller: Caller, body: VoidRequest) -> Accepted:
-            await coordinates(caller, body)
-            return await driver.void(body)
-
-        async def receipts(caller: Caller, body: Receipts):  # type: ignore[no-untyped-def]
-            own(caller, body.writer.uid)
-            return await driver.receipts(body)
-
-        async def status(caller: Caller, request: web.Request) -> AgentStatus:
-            return driver.status()
 
         async def readback(caller: Caller, body: ReadBackRequest) -> ReadBackAnswer:
             # The engine stands still meanwhile: not for any pod that likes to ask.
@@ -153,22 +133,13 @@ class EngineAgent:
             own(caller, body.uid)
             return driver.member(body)
 
-        async def program(request: web.Request) -> web.Response:
-            await verifier.verify(request.headers)
-            text = self._programs.text(request.match_info["digest"])
-            return web.Response(body=text, content_type="application/json")
-
         return [
-            web.post("/v1/grants", accepts(GrantRequest, verifier, grant)),
+            *engine_pod_api.routes(driver, self._programs, verifier, self._heads),
             web.post("/v1/commits", accepts(CommitRequest, verifier, commit)),
             web.post("/v1/welcome", accepts(Welcome, verifier, welcome)),
-            web.post("/v1/void", accepts(VoidRequest, verifier, void)),
-            web.post("/v1/receipts", accepts(Receipts, verifier, receipts)),
             web.post("/v1/readback", accepts(ReadBackRequest, verifier, readback)),
             web.post("/v1/members", accepts(MemberHere, verifier, member)),
             *self._lending(),
-            web.get("/v1/status", answers(verifier, status)),
-            web.get("/v1/programs/{digest:[0-9a-f]{32}}", program),
         ]
 
     def _lending(self) -> list[web.RouteDef]:

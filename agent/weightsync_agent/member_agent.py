@@ -8,7 +8,7 @@ from aiohttp import web
 from weightsync.records import WireRecord
 from weightsync.version import Version
 from weightsync.wire import members as w
-from weightsync.wire.v1 import Accepted, AgentStatus, GrantRequest, Receipts, VoidRequest
+from weightsync_agent import engine_pod_api
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.landing import Landing, nobody, staged
@@ -19,7 +19,7 @@ from weightsync_agent.engines.seed import Seed
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.auth import Caller
 from weightsync_agent.peers.heads import Head, Heads
-from weightsync_agent.peers.server import accepts, answers, own
+from weightsync_agent.peers.server import accepts, own
 
 C = TypeVar("C", bound=w.Call)
 A = TypeVar("A", bound=WireRecord)
@@ -68,26 +68,7 @@ class MemberAgent:
 
     def routes(self) -> list[web.RouteDef]:
         """What a member's agent serves: to coordinator and sources as any engine's, and to its leader."""
-        verifier, driver = self._common.verifier, self.driver
-
-        async def coordinates(caller: Caller, body: GrantRequest | VoidRequest) -> None:
-            own(caller, body.coordinator)
-            await self._heads.check(body.term, body.coordinator)
-
-        async def grant(caller: Caller, body: GrantRequest):  # type: ignore[no-untyped-def]
-            await coordinates(caller, body)
-            return await driver.grant(body)
-
-        async def void(caller: Caller, body: VoidRequest) -> Accepted:
-            await coordinates(caller, body)
-            return await driver.void(body)
-
-        async def receipts(caller: Caller, body: Receipts):  # type: ignore[no-untyped-def]
-            own(caller, body.writer.uid)
-            return await driver.receipts(body)
-
-        async def status(caller: Caller, request: web.Request) -> AgentStatus:
-            return driver.status()
+        driver = self.driver
 
         async def hold(body: w.Hold) -> w.Held:
             if body.commit is not None:
@@ -97,17 +78,8 @@ class MemberAgent:
         async def arenas(body: w.AskArenas) -> w.Arenas:
             return driver.arenas(body)
 
-        async def program(request: web.Request) -> web.Response:
-            await verifier.verify(request.headers)
-            text = self._programs.text(request.match_info["digest"])
-            return web.Response(body=text, content_type="application/json")
-
         return [
-            web.post("/v1/grants", accepts(GrantRequest, verifier, grant)),
-            web.post("/v1/void", accepts(VoidRequest, verifier, void)),
-            web.post("/v1/receipts", accepts(Receipts, verifier, receipts)),
-            web.get("/v1/status", answers(verifier, status)),
-            web.get("/v1/programs/{digest:[0-9a-f]{32}}", program),
+            *engine_pod_api.routes(driver, self._programs, self._common.verifier, self._heads),
             self._led("arenas", w.AskArenas, arenas),
             self._led("recoveries", w.Recover, driver.recover),
             self._led("certificates", w.Certify, driver.certify),
