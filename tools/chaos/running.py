@@ -62,7 +62,9 @@ def clean_publish(site: Site, trial: Trial) -> None:
     outcomes = site.outcome(number)
     wrong = {name: outcomes.get(name, "no outcome") for name in site.engines if outcomes.get(name) != "Current"}
     if wrong or not until(lambda: site.all_current(number), 10.0):
-        trial.problem = trial.problem or f"the world is not whole afterwards: {wrong or 'a gate is closed'}"
+        trial.problem = (
+            trial.problem or f"the world is not whole afterwards: {wrong or 'a gate is closed'}: {site.why(number)}"
+        )
         return
     silent = [name for name in site.engines if not answers(site, name, number)]
     if silent:

@@ -159,6 +159,10 @@ class Site:
                 self.traffic.current(engine, number)
         return found
 
+    def why(self, number: int) -> str:
+        """What the ranks were told of a publish, in words."""
+        return "; ".join(sorted({line["message"] for line in self.said("outcome", number)})) or "no outcome"
+
     # --- engines ---
 
     def status(self, pod: Pod, seconds: float = 1.0) -> AgentStatus | None:

@@ -10,7 +10,7 @@ from weightsync.errors import PeerError, Refused
 from weightsync.plan import Plan
 from weightsync.version import version_name
 from weightsync.wire import v1
-from weightsync_agent.drivers.coordination import FENCE_PAUSE, FENCE_SECONDS, RETRYABLE
+from weightsync_agent.drivers.coordination import ASK_PAUSE, RETRYABLE, handshake_patience
 from weightsync_agent.journal.records import Decision
 from weightsync_agent.peers.client import Unreachable
 from weightsync_agent.protocol import events as e
@@ -224,13 +224,13 @@ class Coordination:
 
     def _ask_grant(self, action: e.AskGrant) -> Work:
         request, target = action.request, action.target
-        until = self.loop.now + self.stall + FENCE_SECONDS
+        began = self.loop.now
         while True:
             try:
                 grant = yield self.agent.call(target.address, "/v1/grants", request, self.stall)
             except PeerError as error:
-                if error.reason == "Fencing" and self.loop.now < until:  # decision
-                    yield self.loop.sleep(FENCE_PAUSE)
+                if self.loop.now - began < handshake_patience(error.reason, self.stall):  # decision
+                    yield self.loop.sleep(ASK_PAUSE)
                     continue
                 self.feed(e.GrantRefused(request.sync, action.engine, request.rank, error.reason, str(error)))
             else:

@@ -52,8 +52,16 @@ log = structlog.get_logger(__name__)
 TICK = 0.2  # seconds between two looks at deadlines, while this agent coordinates
 KEPT = 64  # outcomes that can still be asked for
 FENCE_SECONDS = 15.0  # for a target to replace its transfer worker before it can grant
-FENCE_PAUSE = 0.1
+ASK_PAUSE = 0.1  # between two handshakes with a target that cannot grant yet
 RETRYABLE = frozenset({"EngineFailed", "EngineSilent", "Busy", "NoWorker"})  # a commit may succeed a moment later
+
+
+def handshake_patience(reason: str, stall_seconds: float) -> float:
+    """Seconds from the first handshake for which a target that refuses one is asked again.
+
+    One that is busy applies what it has, and grants once it did: it costs others no more than one that is silent.
+    """
+    return {"Fencing": stall_seconds + FENCE_SECONDS, "Busy": stall_seconds}.get(reason, 0.0)
 
 
 class Coordination:
@@ -271,14 +279,15 @@ class Coordination:
         request, target = action.request, action.target
         sync = request.sync
         await failpoints.reach("coordinator", "handshake")
-        until = time.monotonic() + self._stall + FENCE_SECONDS
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while True:
             try:
                 with metrics.HANDSHAKE_SECONDS.time():
                     grant = await self._client.call(target.address, "/v1/grants", Grant, request, seconds=self._stall)
             except PeerError as error:
-                if error.reason == "Fencing" and time.monotonic() < until:
-                    await asyncio.sleep(FENCE_PAUSE)
+                if loop.time() - began < handshake_patience(error.reason, self._stall):
+                    await asyncio.sleep(ASK_PAUSE)
                     continue
                 message = f"handshake with {target.pod}, rank {request.rank}: {error}"
                 self._feed(e.GrantRefused(sync, action.engine, request.rank, error.reason, message))
