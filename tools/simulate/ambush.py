@@ -117,7 +117,7 @@ KINDS: tuple[Kind, ...] = (
       for state, prepare, beside in (
           (L.CURRENT, None, ""),
           (L.REFUSED, None, "engine repacks"),
-          (L.REAPPLYING, lures.engines_restart, ""),
+          (L.REAPPLYING, lures.engines_restart_and_pods_hold_late, ""),
           (L.COMMITTING, None, ""),
       )),
     Kind("a member that holds still for a commit", at.member_in(M.HELD),

@@ -94,6 +94,7 @@ def install() -> None:
 
     def handle(self: Machine[Any], event: object, now: float) -> list[object]:
         state, kind, name = self.state, type(event), type(self).__name__
+        reached[name, state.name] += 1  # a machine's first state is one that no row leads to
         each = self.table.get((state, kind), ())
         if len(each) == 1 and each[0].guard is None:
             taken[name, state.name, kind.__name__, 0] += 1

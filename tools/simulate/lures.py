@@ -88,6 +88,14 @@ def engines_restart(world: World, seconds: float) -> None:
         world.loop.at(0.3 * world.rng.random(), replace_process, pod)
 
 
+def engines_restart_and_pods_hold_late(world: World, seconds: float) -> None:
+    """As engines_restart; who leads an engine of two pods waits for the other one until it looks at it again."""
+    late = (0.5 + 0.2 * world.rng.random()) * world.probe_seconds / 2
+    world.loop.at(0.3, world.network.slow.__setitem__, "/v1/member/holds", late)
+    world.loop.at(seconds, world.network.slow.pop, "/v1/member/holds", None)
+    engines_restart(world, seconds)
+
+
 def orders_unanswered(world: World, seconds: float) -> None:
     """Whether they were taken is known only when the disk is asked, or engines commit; and the disk may be full."""
     world.network.slow["/v1/orders"] = 0.3 + 0.7 * world.rng.random()
