@@ -8,12 +8,13 @@ from pathlib import Path
 
 import structlog
 
-from weightsync.errors import InputError, WeightSyncError
+from weightsync.errors import InputError
 from weightsync.names import VERSION
 from weightsync.plan import Plan
 from weightsync_agent.base import Common
 from weightsync_agent.drivers.crew import CrewCalls, CrewPost
 from weightsync_agent.drivers.kept_term import OwnTerms
+from weightsync_agent.drivers.kept_wish import KeptWish
 from weightsync_agent.drivers.landing import Wish
 from weightsync_agent.engine_agent import EngineAgent
 from weightsync_agent.engines.hook_files import HookFiles
@@ -102,17 +103,13 @@ async def _engine(
     async def allowed(api: Api) -> bool:
         return await initial_gate_allows(api, settings.pod_namespace, await common.own_pod.labels())
 
-    known: list[Wish] = ["Auto"]
+    async def said() -> Wish:
+        return settings.mode or "Auto"
 
-    async def wish() -> Wish:
-        if settings.mode is not None or api is None:
-            return settings.mode or "Auto"
-        try:
-            known.append(await transfer_mode(api, settings.pod_namespace, await common.own_pod.labels()))
-        except WeightSyncError as error:  # an engine is looked at with the API server away, too
-            log.warning("transfer.mode cannot be read", why=str(error), taken=known[-1])
-        return known[-1]
+    async def asked(api: Api) -> Wish:
+        return await transfer_mode(api, settings.pod_namespace, await common.own_pod.labels())
 
+    wish = said if settings.mode is not None or api is None else KeptWish(settings.directory, partial(asked, api))
     journal = JournalFile.within(settings.directory)
     if api is None:
         path = settings.plan_path

@@ -20,6 +20,7 @@ REACH_SECONDS = 20.0
 HEAL_SECONDS = 60.0  # until a case counts as never healed; the bound is judging.HEAL
 RESTART_SECONDS = 3.0  # until what was killed is started again, at the latest
 ANSWER_SECONDS = 10.0
+REPAIRED = 15.0  # more than the longest pause of a coordinator before it repairs an engine that was away
 GRACE = 5.0  # after the deadline: until an outcome is told
 AGAIN_SECONDS = 1.0  # between two publishes of a trainer whose sources had the fault
 
@@ -57,9 +58,15 @@ def commit_times(site: Site, since: float, held: float, engines: Iterable[str]) 
 def clean_publish(site: Site, trial: Trial) -> None:
     """A publish that nothing disturbs: whether the world is whole, and what a commit takes in it."""
     site.world.wait_for_engines(len(site.engines))  # an agent that restarts leaves the plan for a moment
-    since = now()
-    number = site.publish()
-    outcomes = site.outcome(number)
+    last = now() + REPAIRED
+    while True:
+        since = now()
+        number = site.publish()
+        outcomes = site.outcome(number)
+        # One that was away is asked again only after a pause that grew with its absence, and left out until then.
+        if "Behind" not in outcomes.values() or now() > last:
+            break
+        until(lambda n=number: site.all_current(n), 1.0)  # type: ignore[misc]
     wrong = {name: outcomes.get(name, "no outcome") for name in site.engines if outcomes.get(name) != "Current"}
     if wrong or not until(lambda: site.all_current(number), 10.0):
         trial.problem = (

@@ -229,7 +229,8 @@ class Coordination:
             try:
                 grant = yield self.agent.call(target.address, "/v1/grants", request, self.stall)
             except PeerError as error:
-                if self.loop.now - began < handshake_patience(error.reason, self.stall):  # decision
+                runs = self.machine.runs(request.sync)
+                if runs and self.loop.now - began < handshake_patience(error.reason, self.stall):  # decision
                     yield self.loop.sleep(ASK_PAUSE)
                     continue
                 self.feed(e.GrantRefused(request.sync, action.engine, request.rank, error.reason, str(error)))

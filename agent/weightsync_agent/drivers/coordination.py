@@ -286,7 +286,9 @@ class Coordination:
                 with metrics.HANDSHAKE_SECONDS.time():
                     grant = await self._client.call(target.address, "/v1/grants", Grant, request, seconds=self._stall)
             except PeerError as error:
-                if loop.time() - began < handshake_patience(error.reason, self._stall):
+                # One that went on for a sync that has ended would take the arena from the next one.
+                patience = handshake_patience(error.reason, self._stall) if self.machine.runs(sync) else 0.0
+                if loop.time() - began < patience:
                     await asyncio.sleep(ASK_PAUSE)
                     continue
                 message = f"handshake with {target.pod}, rank {request.rank}: {error}"

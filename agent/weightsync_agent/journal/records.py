@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -128,6 +128,12 @@ class TermSeen(Record):
 
     term: Annotated[int, Field(ge=0)]
     coordinator: str = ""
+
+
+class WishSeen(Record):
+    """spec.transfer.mode of the resource that selects the engine."""
+
+    mode: Literal["Auto", "Staged", "Direct"]
 
 
 class Pairing(Record):

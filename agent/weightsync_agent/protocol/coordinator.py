@@ -638,9 +638,13 @@ class Coordinator(Machine[CoordinatorState]):
                 if known.standing is Standing.CURRENT and known.version != found.version.name:
                     known.standing = Standing.BEHIND
 
+    def runs(self, sync: str) -> bool:
+        """That sync is the one that runs."""
+        return self.sync is not None and self.sync.id == sync
+
     def member(self, event: "e.GrantGiven | e.GrantRefused | e.CommitDone | e.CommitFailed") -> Member | None:
         """The member of the running sync that the event is about; None for a late one."""
-        if self.sync is None or event.sync != self.sync.id:
+        if self.sync is None or not self.runs(event.sync):
             return None
         found = self.sync.members.get(event.engine)
         return found if found is not None and found.live else None
@@ -650,10 +654,6 @@ _S = CoordinatorState
 _UNDECIDED = (_S.GRANTING, _S.STAGING)
 _ORDERED = (_S.STAGING, _S.DECIDING, _S.COMMITTING)  # routes are open, or may be
 _ANY = tuple(_S)
-
-
-def _of_sync(machine: Coordinator, sync: str) -> bool:
-    return machine.sync is not None and machine.sync.id == sync
 
 
 def _everywhere(event: type, effect: object, name: str) -> dict[tuple[object, type], tuple[Row, ...]]:
@@ -693,31 +693,31 @@ Coordinator.table = {
     **_late(e.OrderRefused, _S.IDLE, _S.GRANTING),
     **{
         (state, e.OrderRefused): (
-            Row(None, Coordinator._no_order, lambda m, ev: _of_sync(m, ev.sync), "take its engines out", _ANY),
+            Row(None, Coordinator._no_order, lambda m, ev: m.runs(ev.sync), "take its engines out", _ANY),
             Row(state, name="late: of a member or a sync that has ended"),
         )
         for state in _ORDERED
     },
     **_late(e.ShardFilled, _S.IDLE, _S.GRANTING, _S.DECIDING, _S.COMMITTING),
     (_S.STAGING, e.ShardFilled): (
-        Row(None, Coordinator._shard, lambda m, ev: _of_sync(m, ev.shard.sync), "note its digests", _ANY),
+        Row(None, Coordinator._shard, lambda m, ev: m.runs(ev.shard.sync), "note its digests", _ANY),
         Row(_S.STAGING, name="late: of a member or a sync that has ended"),
     ),
     **_late(e.RouteEnded, _S.IDLE, _S.GRANTING),
     **{
         (state, e.RouteEnded): (
-            Row(None, Coordinator._route, lambda m, ev: _of_sync(m, ev.end.sync), "verified, or taken out", _ANY),
+            Row(None, Coordinator._route, lambda m, ev: m.runs(ev.end.sync), "verified, or taken out", _ANY),
             Row(state, name="late: of a member or a sync that has ended"),
         )
         for state in _ORDERED
     },
     (_S.DECIDING, e.DecisionPersisted): (
-        Row(None, Coordinator._commit, lambda m, ev: _of_sync(m, ev.sync), "commit what is staged", _ANY),
+        Row(None, Coordinator._commit, lambda m, ev: m.runs(ev.sync), "commit what is staged", _ANY),
         Row(_S.DECIDING, name="late: of a member or a sync that has ended"),
     ),
     **_late(e.DecisionPersisted, _S.IDLE, _S.GRANTING, _S.STAGING, _S.COMMITTING),
     (_S.DECIDING, e.DecisionFailed): (
-        Row(None, Coordinator._undecided, lambda m, ev: _of_sync(m, ev.sync), "nothing was committed: give up", _ANY),
+        Row(None, Coordinator._undecided, lambda m, ev: m.runs(ev.sync), "nothing was committed: give up", _ANY),
         Row(_S.DECIDING, name="late: of a member or a sync that has ended"),
     ),
     **_late(e.DecisionFailed, _S.IDLE, _S.GRANTING, _S.STAGING, _S.COMMITTING),

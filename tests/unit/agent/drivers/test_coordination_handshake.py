@@ -34,8 +34,8 @@ class Engine:
         return GRANT
 
 
-def handshake(in_virtual_time: Callable[..., Any], engine: Engine) -> list[object]:
-    """What the machine is told."""
+def handshake(in_virtual_time: Callable[..., Any], engine: Engine, *, ends: float = 1000.0) -> list[object]:
+    """What the machine is told. ends: when its sync does."""
     given: Any = SimpleNamespace(client=engine, programs=None, read=lambda: None)
     told: list[object] = []
 
@@ -49,6 +49,7 @@ def handshake(in_virtual_time: Callable[..., Any], engine: Engine) -> list[objec
             publish_report=lambda report: None,
             stall_seconds=STALL,
         )
+        made.machine.runs = lambda sync: asyncio.get_running_loop().time() < ends  # type: ignore[method-assign]
         made._feed = told.append  # type: ignore[method-assign, assignment]
         await made._ask_grant(e.AskGrant("engine-0", TARGET, REQUEST))
         await made.close()
@@ -78,6 +79,13 @@ def test_one_that_does_not_end_is_left_out_with_its_reason(
     assert isinstance(told, e.GrantRefused)
     assert (told.reason, told.rank) == (reason, 0)
     assert "handshake with engine-0, rank 0" in told.message
+
+
+@pytest.mark.parametrize("reason", ["Busy", "Fencing"])
+def test_nobody_is_asked_again_for_a_sync_that_has_ended(in_virtual_time: Callable[..., Any], reason: str) -> None:
+    """What it were granted would be taken from the sync that runs by then."""
+    (told,) = handshake(in_virtual_time, Engine(reason, 3.0), ends=2.0)
+    assert isinstance(told, e.GrantRefused)
 
 
 @pytest.mark.parametrize(("reason", "seconds"), [("Busy", 5.0), ("Fencing", 20.0), ("LayoutMismatch", 0.0)])
