@@ -4,9 +4,7 @@ Registration is quadratic in the number of regions and their descriptor is sent 
 an arena, whatever the number of parameters in it.
 """
 
-import ctypes
 import errno
-import mmap
 import os
 import threading
 from collections.abc import Iterator
@@ -15,9 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weightsync.errors import TransferError
+from weightsync.mapping import address_of, map_shared, populate
 from weightsync_agent.transfer.codes import check
-
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; not in module mmap of Python 3.11
 
 
 class Engine(Protocol):
@@ -33,7 +30,6 @@ class Engine(Protocol):
 @dataclass
 class _Mapped:
     file: tuple[int, int]  # device and inode
-    map: mmap.mmap
     view: memoryview
     address: int
     readers: int = 0
@@ -72,14 +68,12 @@ class Registry:
                 os.close(descriptor)
 
     def _register(self, path: str, descriptor: int, file: tuple[int, int], payload: int, nbytes: int) -> _Mapped:
-        mapping = mmap.mmap(descriptor, payload + nbytes)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-        _populate(descriptor, base, payload + nbytes)
-        code = self._engine.batch_register_memory([base + payload], [nbytes])
-        if code != 0:
-            mapping.close()
-        check(code, f"registering {nbytes} bytes of {path}")
-        mapped = _Mapped(file, mapping, memoryview(mapping)[payload:], base + payload)
+        mapping = map_shared(descriptor, payload + nbytes)
+        _populate(descriptor, mapping)
+        view = mapping[payload:]
+        address = address_of(view)
+        check(self._engine.batch_register_memory([address], [nbytes]), f"registering {nbytes} bytes of {path}")
+        mapped = _Mapped(file, view, address)
         with self._lock:
             self._arenas[path] = mapped
         return mapped
@@ -93,7 +87,6 @@ class Registry:
             self._unregister(path, known)
             del self._arenas[path]
             known.view.release()
-            known.map.close()
 
     def unregister_all(self) -> None:
         """Take the arenas from the device and keep them mapped: what was submitted from them fails and lands no more.
@@ -151,19 +144,16 @@ def _open(path: str) -> int:
         ) from error
 
 
-def _populate(descriptor: int, base: int, size: int) -> None:
+def _populate(descriptor: int, mapping: memoryview) -> None:
     """Map the pages that the file has already, all at once: else the first version pays a fault for each on the wire.
 
     Holes stay holes: a source's arena has pages only where its own shard lies. Pages that were allocated and never
     touched count as holes for SEEK_DATA, but not in the file's blocks: a file without any real hole is mapped whole.
-    A kernel that knows no MADV_POPULATE_WRITE says EINVAL; then the faults come with the first use.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    size = len(mapping)
     whole = os.fstat(descriptor).st_blocks * 512 >= size
     for start, stop in [(0, size)] if whole else _extents(descriptor, size):
-        first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        if libc.madvise(base + first, stop - first, _MADV_POPULATE_WRITE) != 0:
+        if not populate(mapping, start, stop):
             return
 
 
