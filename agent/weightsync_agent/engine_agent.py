@@ -14,10 +14,14 @@ from weightsync.wire.v1 import (
     Lease,
     LeaseEnd,
     LeaseRequest,
+    PassAnswer,
+    PassRequest,
     QuietAnswer,
     QuietRequest,
     ReadBackAnswer,
     ReadBackRequest,
+    RelayEnd,
+    RelayOrder,
     Welcome,
 )
 from weightsync_agent import engine_pod_api
@@ -29,6 +33,7 @@ from weightsync_agent.drivers.landing import Wish, staged
 from weightsync_agent.drivers.neighbours import Neighbours, ReadPlan
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.ranks import EngineRanks
+from weightsync_agent.drivers.relaying import Relaying
 from weightsync_agent.engine_pod_api import coordinates
 from weightsync_agent.engines.base import EngineAdapter
 from weightsync_agent.journal.file import StateFile
@@ -80,6 +85,7 @@ class EngineAgent:
             side=common.side,
             crew=crew,
             joining=partial(self._join, read_plan) if read_plan is not None else None,
+            relaying=lambda ranks: Relaying(common.settings.uid, ranks, common.client, common.start_worker),
         )
         self._show()
         self._heads = Heads(head, lambda: (self.driver.fence.term, self.driver.fence.coordinator))
@@ -140,6 +146,24 @@ class EngineAgent:
             web.post("/v1/readback", accepts(ReadBackRequest, verifier, readback)),
             web.post("/v1/members", accepts(MemberHere, verifier, member)),
             *self._lending(),
+            *self._relaying(),
+        ]
+
+    def _relaying(self) -> list[web.RouteDef]:
+        """Within a sync: whom to read from, and for those that read from here."""
+        verifier, driver = self._common.verifier, self.driver
+
+        async def relay(caller: Caller, body: RelayOrder) -> RelayEnd:
+            await coordinates(self._heads, caller, body)
+            return await driver.relay(body)
+
+        async def passes(caller: Caller, body: PassRequest) -> PassAnswer:
+            own(caller, body.reader)
+            return await driver.passes(body)
+
+        return [
+            web.post("/v1/relays", accepts(RelayOrder, verifier, relay)),
+            web.post("/v1/passes", accepts(PassRequest, verifier, passes)),
         ]
 
     def _lending(self) -> list[web.RouteDef]:

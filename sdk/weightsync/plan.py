@@ -86,12 +86,19 @@ class Rdma(Record):
     queue_pairs: Annotated[int, Field(ge=1, le=255)] | None = None
 
 
+class Relay(Record):
+    """Engines pass a version on. fanout: how many engines each feeds at most, and the sources; 0: these feed all."""
+
+    fanout: Annotated[int, Field(ge=0, le=64)] = 0
+
+
 class Transfer(Record):
     """How bytes move. bucket_size: an upper bound (buckets.bucket_size)."""
 
     protocol: Protocol = "Auto"
     bucket_size: str = "512Mi"
     rdma: Rdma = Rdma()
+    relay: Relay = Relay()
 
     @field_validator("bucket_size")
     @classmethod

@@ -45,6 +45,11 @@ ENGINE_BODIES: dict[str, Json] = {
     "/v1/welcome": {"term": 1, "coordinator": "t0", "initialGate": "Open"},
     "/v1/leases": {"reader": "t0", "version": VERSION, "programs": {"0": PROGRAM.digest}, "ours": OURS},
     "/v1/leases/end": {"reader": "t0"},
+    "/v1/relays": {
+        "term": 1, "coordinator": "t0", "sync": "s", "turn": 1, "uid": "e1", "engine": "e1", "address": "127.0.0.1:1",
+        "ranks": [{"rank": 0, "grant": GRANT, "parent": GRANT}], "deadlineSeconds": 0.1, "stallSeconds": 0.01,
+    },
+    "/v1/passes": {"reader": "t0", "term": 1, "rank": 0, "grant": GRANT, "after": 0, "wait": 0.01, "ours": OURS},
     "/v1/readback": {},
     "/v1/members": {
         "uid": "t0", "life": NONCE, "address": "127.0.0.1:1", "node": 1,

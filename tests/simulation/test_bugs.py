@@ -19,6 +19,7 @@ QUICK = (
     "direct-verify-before-terminal", "direct-continue-while-open", "direct-regrant-while-open",
     "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying",
     "keep-verified-for-ever", "lend-while-filling", "grant-while-it-reads",
+    "relay-without-verifying", "written-and-relayed",
     "commit-without-the-member", "forget-a-members-restart", "certify-own-ranks-only", "let-go-at-once",
 )  # fmt: skip
 BUDGET = 500

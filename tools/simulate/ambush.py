@@ -37,7 +37,7 @@ class Kind:
     """moment: of a machine, after each of its events; springs: one of them meets it.
 
     prepare, and the fault of that name that strikes beside it, make the moment likely. pair: only an engine of two
-    pods knows it.
+    pods knows it; relay: only where engines pass a version on.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Kind:
     prepare: Lure | None = None
     beside: str = ""
     pair: bool = False
+    relay: bool = False
 
 
 class Ambush:
@@ -131,6 +132,10 @@ KINDS: tuple[Kind, ...] = (
             met.process_replaced),
            lures.engines_come)
       for state in (J.SEEKING, J.LEASING, J.PULLING, J.PULLING, J.APPLYING)),
+    *(Kind(f"an engine that reads from one that is written to, {how}", at.relays_from_another,
+           (met.holder_dies, met.holder_stops, met.holder_goes, met.joiner_dies, met.read_spoiled, met.sync_begins,
+            met.process_replaced, met.another_coordinates), prepare, relay=True)
+      for how, prepare in (("slowly", lures.slow_trainer), ("by late words", lures.words_late), ("as it is", None))),
     Kind("a coordinator whose engines commit", at.coordinator_in(C.COMMITTING), (met.coordinator_dies,)),
 )  # fmt: skip
 
@@ -138,3 +143,8 @@ KINDS: tuple[Kind, ...] = (
 def aims_at_pairs(fault: float) -> bool:
     """The ambush that a fault's ``pick`` chooses needs an engine of two pods."""
     return KINDS[int(fault * len(KINDS))].pair
+
+
+def aims_at_relay(fault: float) -> bool:
+    """The ambush that a fault's ``pick`` chooses needs engines that pass a version on."""
+    return KINDS[int(fault * len(KINDS))].relay

@@ -1,7 +1,7 @@
 """Bugs of the protocol, one small change each, that a simulation must find. None of them is anybody's fault: yet.
 
 Those of engines in Direct mode stand in direct_bugs.py, those of joins in pull_bugs.py, those of engines of two pods
-in pair_bugs.py; all register them here.
+in pair_bugs.py, those of relays in relay_bugs.py; all register them here.
 """
 
 from __future__ import annotations

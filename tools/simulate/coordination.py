@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 # Events that may be told twice. Not GrantGiven: an answer comes once, and a late one means that nobody was ordered.
 ECHOED = (
     e.GrantRefused, e.OrderRefused, e.ShardFilled, e.RouteEnded, e.PublishBroken, e.DecisionPersisted,
-    e.DecisionFailed, e.CommitDone, e.CommitFailed, e.StatusSeen,
+    e.DecisionFailed, e.CommitDone, e.CommitFailed, e.StatusSeen, e.RelayEnded,
 )  # fmt: skip
-RARE = (e.GrantRefused, e.OrderRefused, e.DecisionPersisted, e.DecisionFailed, e.CommitDone)
+RARE = (e.GrantRefused, e.OrderRefused, e.DecisionPersisted, e.DecisionFailed, e.CommitDone, e.RelayEnded)
 RARE_ECHOED = 0.06
 HEARD = 12  # events of a kind that are kept
 WIRE_CAPABILITIES = v1.Capabilities(mooncake="0.3.13", transport="tcp")
@@ -192,6 +192,10 @@ class Coordination:
                 yield from self._told(action.target.address, "/v1/void", action.request, self.stall)
             case e.SendOrder():
                 yield from self._send_order(action)
+            case e.Planted(sync, tree):
+                self.loop.note(self.agent.life.name, "relay", (sync, dict(tree)))
+            case e.SendRelay():
+                yield from self._send_relay(action)
             case e.PersistDecision():
                 yield from self._persist(action)
             case e.EndOrder():
@@ -252,6 +256,17 @@ class Coordination:
         except PeerError as error:
             certain = isinstance(error, Refused)  # decision
             self.feed(e.OrderRefused(action.order.sync, action.writer, certain, error.reason, str(error)))
+
+    def _send_relay(self, action: e.SendRelay) -> Work:
+        order, key = action.order, action.engine.key
+        while self.machine.runs(order.sync):
+            try:
+                end = yield from self.agent.persist(action.engine.address, "/v1/relays", order, self.stall)
+            except PeerError as error:
+                end = v1.RelayEnd(ended=True, reason=error.reason, message=str(error))
+            if end.ended:
+                self.feed(e.RelayEnded(order.sync, key, order.turn, end))
+                return
 
     def _end_order(self, action: e.EndOrder) -> Work:
         end = v1.OrderEnd(sync=action.sync, term=action.term, coordinator=self.machine.uid, writer=action.writer,

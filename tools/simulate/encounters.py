@@ -20,6 +20,7 @@ from weightsync_agent.protocol.engine_leader import LeaderState
 from weightsync_agent.protocol.joiner import Joiner
 from weightsync_agent.protocol.replica import ReplicaState
 from weightsync_agent.protocol.source import Source, SourceState
+from weightsync_agent.protocol.target import Target
 
 if TYPE_CHECKING:
     from tools.simulate.pods import EnginePod
@@ -319,9 +320,13 @@ def no_worker_starts(world: World, machine: AnyMachine, pick: float) -> None:
 
 
 def _holder(world: World, machine: AnyMachine) -> EnginePod | None:
-    """Whom the joiner reads from, or is about to."""
-    offer = machine.offer if isinstance(machine, Joiner) else None
-    return next((pod for pod in world.engine_pods if offer is not None and pod.uid == offer.uid), None)
+    """Whom the joiner reads from, or is about to; or an engine within a sync."""
+    found = machine.offer if isinstance(machine, Joiner) else None
+    reader = moments.pod_of(world, machine) if isinstance(machine, Target) else None
+    uid = found.uid if found is not None else ""
+    if reader is not None and reader.agent.relaying.known is not None:
+        uid = reader.agent.relaying.known.uid
+    return next((pod for pod in world.engine_pods if pod.uid == uid), None)
 
 
 def holder_dies(world: World, machine: AnyMachine, pick: float) -> None:

@@ -14,7 +14,7 @@ from tools.simulate import coverage
 from tools.simulate.bugs import Patches
 from tools.simulate.coverage import COVERAGE, Key
 from tools.simulate.mutants import Mutant, every
-from tools.simulate.pair_bugs import BUGS
+from tools.simulate.relay_bugs import BUGS
 from tools.simulate.schedule import run
 from weightsync.measures import Measure
 

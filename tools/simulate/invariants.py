@@ -265,6 +265,12 @@ def carried_out(where: str, sync: str, *, started: bool) -> None:
         raise Violation(13, f"{where}: the order of {sync} is taken and no route of it was started")
 
 
+def another_parent(engine: str, above: str) -> None:
+    """13. above: why the engine that it was to read from was taken out, "" where it was not, or came late itself."""
+    if above not in ("", "DeadlineExceeded"):
+        raise Violation(13, f"{engine} waited to the deadline for one that was out with {above}")
+
+
 def commits_by(name: str, seconds: float, limit: float) -> None:
     """13."""
     if seconds > limit:

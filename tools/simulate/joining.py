@@ -278,9 +278,9 @@ class Joining:
         try:
             yield from self._buckets(target, arena, held, readers)
         except (WeightSyncError, Cancelled):
-            yield from self._ended_for_sure(readers, target, arena)
+            yield from self.ended_for_sure(readers, target, arena)
             raise
-        yield from self._ended_for_sure(readers, target, arena)
+        yield from self.ended_for_sure(readers, target, arena)
 
     def _buckets(self, target: RankTarget, arena: TargetArena, held: v1.HeldRank, readers: list[Reader]) -> Work:
         yield self.world.loop.sleep(self.world.start_seconds)
@@ -302,7 +302,7 @@ class Joining:
             if not (yield from target.pulled(arena, computed, bucket)):
                 raise TransferError("other bytes")
 
-    def _ended_for_sure(self, readers: list[Reader], target: RankTarget, arena: TargetArena) -> Work:
+    def ended_for_sure(self, readers: list[Reader], target: RankTarget, arena: TargetArena) -> Work:
         """A task of its own: whoever is cancelled once more waits for it all the same."""
         ending = self.agent.spawn(self._over(readers, target, arena))
         cancelled = False

@@ -118,3 +118,10 @@ def target_in(state: t.TargetState) -> Moment:
 
 def joiner_in(state: j.JoinerState) -> Moment:
     return lambda machine: isinstance(machine, j.Joiner) and machine.state is state
+
+
+def relays_from_another(machine: AnyMachine) -> bool:
+    """A target whose engine reads within a sync."""
+    if not isinstance(machine, t.Target) or machine.state is not t.TargetState.PULLING:
+        return False
+    return machine.grant is not None and not machine.grant.sync.startswith("pull/")

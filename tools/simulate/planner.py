@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from weightsync.announcement import Announcement, SourceRank
-from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target, Transfer
+from weightsync.plan import Engine, Plan, Relay, Route, Source, Strategy, Target, Transfer
 from weightsync_agent.plan_feed.heads import retired
 from weightsync_operator.planning import coordinator as choice
 from weightsync_operator.planning import term
@@ -123,8 +123,9 @@ class Planner:
             return False
         number = term.next_term(previous, leader, choice.life(leader, sources), int(1000 * self.world.loop.now))
         wished = Plan(
-            name="default/sim", term=number, generation=0, coordinator=leader, transfer=Transfer(bucket_size="4096"),
-            strategy=self.world.strategy, sources=tuple(sources), engines=tuple(self._engines(sources)),
+            name="default/sim", term=number, generation=0, coordinator=leader, strategy=self.world.strategy,
+            transfer=Transfer(bucket_size="4096", relay=Relay(fanout=self.world.fanout)),
+            sources=tuple(sources), engines=tuple(self._engines(sources)),
         )  # fmt: skip
         if previous is not None and wished == previous.model_copy(update={"generation": 0}):
             return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tools.simulate.clock import Lock, Work
+from tools.simulate.clock import Future, Lock, TimedOut, Work
 from tools.simulate.memory import ArenaFile, digest, number_of
 from tools.simulate.transfer import Worker
 from weightsync.errors import Refused, TransferError
@@ -37,10 +37,14 @@ class TargetArena:
         self.session = ""
         self.writers: set[str] = set()  # that hold the grant and have not said that they are done
         self.machine = t.Target(rank, self.layout, self.program, agent.world.extents)
+        self.changed = Future(agent.world.loop)
 
     def handle(self, event: object) -> list[object]:
         """Feed the machine; that it cannot take it is a fault."""
-        return self.world.handle(self.where, self.machine, event)
+        actions = self.world.handle(self.where, self.machine, event)
+        changed, self.changed = self.changed, Future(self.world.loop)
+        changed.set()
+        return actions
 
     def digests(self, buckets: Any) -> tuple[Any, ...]:
         """What stands in it now."""
@@ -146,7 +150,7 @@ class RankTarget:
                         given = grant
                         self.granted_at = self.agent.loop.now
             region = v1.Region(session=chosen.session, address=4096, nbytes=chosen.arena.header.nbytes)
-            return v1.Grant(grant=given, region=region, theirs=WIRE_CAPABILITIES)
+            return v1.Grant(grant=given, region=region, theirs=WIRE_CAPABILITIES, relays=True)
         finally:
             self.lock.release()
 
@@ -173,6 +177,36 @@ class RankTarget:
         finally:
             self.lock.release()
 
+    def begin_relay(self, grant: str) -> Work:
+        """The arena of that grant, for our own worker to read into. Raises Refused."""
+        yield self.lock.acquire()
+        try:
+            granted = self.granted(grant)
+            event = t.Relay(grant)
+            if not granted.machine.takes(event):
+                raise Refused(granted.machine.state.value, reason="GrantClosed")
+            granted.handle(event)
+            self.world.ledger.reads(granted, grant)
+            granted.writers = set()
+            return granted
+        finally:
+            self.lock.release()
+
+    def passes(self, request: v1.PassRequest) -> Work:
+        """What others may read of a grant."""
+        arena = self.granted(request.grant)
+        until = self.agent.loop.now + request.wait
+        while not (found := arena.machine.check_passing(request.grant, request.after)):
+            left = until - self.agent.loop.now
+            try:
+                yield self.agent.loop.within(arena.changed, max(0.0, left))
+            except TimedOut:
+                break
+        if self.worker is None or not self.worker.alive or not arena.session:
+            raise Refused("no worker", reason="NoWorker", status=503)
+        region = v1.Region(session=arena.session, address=4096, nbytes=arena.arena.header.nbytes)
+        return v1.PassAnswer(region=region, buckets=found)
+
     def pulled(self, pulled: TargetArena, computed: Any, claimed: Any) -> Work:
         """A bucket was read and digested here. Whether it is what the holder said."""
         grant = pulled.machine.grant
@@ -183,7 +217,9 @@ class RankTarget:
             actions = pulled.handle(t.Landed(grant.grant, (computed,), (claimed,)))
         finally:
             self.lock.release()
-        return any(isinstance(action, t.AnswerReceipt) and bool(action.verified) for action in actions)
+        equal = any(isinstance(action, t.AnswerReceipt) and bool(action.verified) for action in actions)
+        self.world.ledger.verified(pulled, (computed.offset,) if equal else ())
+        return equal
 
     def end_pull(self, pulled: TargetArena) -> Work:
         """Our reading worker has ended."""

@@ -16,6 +16,7 @@ from tools.simulate.direct_rank import DirectRank
 from tools.simulate.joining import Holding, Joining, Reader
 from tools.simulate.look import Look, Refs, check_readback
 from tools.simulate.rank_target import RankTarget
+from tools.simulate.relaying import Relaying
 from tools.simulate.transfer import Worker
 from weightsync.announcement import Announcement, TargetRank
 from weightsync.errors import EngineError, InputError, PeerError, ProtocolError, Refused, WeightSyncError
@@ -80,6 +81,7 @@ class EngineAgent:
         self.look_at = Look(self)
         self.holding = Holding(self)
         self.joining = Joining(self)
+        self.relaying = Relaying(self)
         self.probed = ""  # the life of the engine whose capabilities are known
         self.decided: v1.Decided | None = None
         self.silent = 0
@@ -183,6 +185,7 @@ class EngineAgent:
         yield self.committing.acquire()
         try:
             yield from self.joining.end("another life is looked at")
+            yield from self.relaying.end()
             try:
                 event: m.Seen | m.LookFailed = yield from self._describe()
             except ProtocolError:
@@ -324,6 +327,8 @@ class EngineAgent:
             return j.NeedsNothing(self.machine.state.value)
         if self.pod.nodes > 1 or not self.targets:
             return j.NeedsNothing("not all of its arenas are here")
+        if self.relaying.feeds(silent_after):
+            return j.NeedsNothing("a sync has it read from another engine")
         since = [at for target in self.targets.values() if (at := target.written_since) is not None]
         if since and self.loop.now < max(since) + silent_after:
             return j.NeedsNothing("a sync writes to it")
@@ -502,6 +507,15 @@ class EngineAgent:
                 return self._target(body.rank).receipts(body)
             case "/v1/commits":
                 return self.commit(body)
+            case "/v1/relays":
+                self._check_meant(body.target)
+                self._obey(body.term, body.coordinator)
+                return self.relaying.order(body)
+            case "/v1/passes":
+                self.fence.check(body.term)
+                if body.rank not in self.targets:
+                    raise Refused(f"rank {body.rank} has no arena here", reason="UnknownRank", status=404)
+                return self.targets[body.rank].passes(body)
             case "/v1/welcome":
                 self._obey(body.term, body.coordinator)
                 self.feed(m.Welcomed(body.initial_gate == "Open"))
@@ -522,6 +536,7 @@ class EngineAgent:
 
     def _grant(self, rank: RankTarget | DirectRank, body: v1.GrantRequest) -> Work:
         yield from self.joining.end("a sync begins")
+        yield from self.relaying.end()
         if isinstance(rank, DirectRank):
             return (yield from self._grant_direct(rank, body))
         return (yield from rank.grant(body, self.fence))

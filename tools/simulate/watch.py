@@ -40,6 +40,9 @@ class Watch:
         match event:
             case e.GrantRefused() | e.CommitFailed() if event.sync == sync.id:
                 keys = [event.engine]
+            case e.RelayEnded() if event.sync == sync.id and not (event.end.verified or event.end.lost):
+                member = sync.members.get(event.engine)
+                keys = [event.engine] if member is not None and member.turn == event.turn else []
             case e.OrderRefused() if event.sync == sync.id:
                 keys = [key for key, member in sync.members.items() if _fed_by(member, event.writer.key)]
             case e.RouteEnded() if event.end.sync == sync.id and not event.end.verified:
@@ -58,6 +61,9 @@ class Watch:
             reason = member.outcome.reason if member.outcome is not None else ""
             if reason == "DeadlineExceeded" and name != "CommitFailed":
                 i.true_reason(member.engine.name, reason, name)
+            if reason == "DeadlineExceeded" and member.parent is not None:
+                above = sync.members[member.parent].outcome
+                i.another_parent(member.engine.name, above.reason if above is not None else "")
             if (
                 reason == "CommitUnanswered"
                 and name == "CommitFailed"

@@ -9,7 +9,7 @@ from typing import Any
 from tools.simulate import faults as f
 from tools.simulate import invariants as i
 from tools.simulate import lures
-from tools.simulate.ambush import Ambush, aims_at_pairs
+from tools.simulate.ambush import Ambush, aims_at_pairs, aims_at_relay
 from tools.simulate.clock import Future, Life, Loop
 from tools.simulate.coverage import COVERAGE
 from tools.simulate.ledger import Ledger
@@ -30,6 +30,7 @@ from weightsync_agent.protocol.table import Machine
 
 HEAL_SECONDS = 150.0  # of virtual time after the last fault, for everything to be current again
 MOST_EVENTS = 60_000
+RELAYING = 0.3  # share of schedules in which engines pass versions on
 LATE_COMERS = 0.06  # share of schedules in which engines come once there are versions
 # (stages, ranks of each stage, all in one pod)
 TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, True))
@@ -40,6 +41,7 @@ class World:
 
     def __init__(self, seed: int, faults: Sequence[f.Fault] | None = None, strategy: str | None = None) -> None:
         shape = Random(f"{seed}/shape")  # noqa: S311 - a seed, no secret
+        self.ambushes: list[Ambush] = []
         self.faults = list(f.draw(Random(f"{seed}/faults"), 120) if faults is None else faults)  # noqa: S311
         self.hoards = any(fault.kind == f.AMBUSH for fault in self.faults)
         # A moment that only engines of two pods know is waited for where there are such engines.
@@ -61,6 +63,7 @@ class World:
         self.disk_seconds = 0.004
         self.stall_seconds = shape.choice((0.6, 1.0))
         self.deadline_seconds = shape.choice((2, 4))
+        self.fanout, more = self._relay(Random(f"{seed}/relay"))  # noqa: S311 - apart: a seed means what it meant
         self.probe_seconds = 1.5
         self.tick_seconds = 0.5
         self.report = shape.random() < 0.1
@@ -76,13 +79,11 @@ class World:
         self.planner = Planner(self)
         self.watch = Watch(self)
         self.chances: dict[str, float] = {}
-        self.ambushes: list[Ambush] = []
         self.dawdles: tuple[int, float] | None = None  # a rank that fills slowly: seconds for each bucket
         self.compare_seconds = 1.0  # of a found arena, at most
         self.start_seconds = START_WORKER
         self.kill_seconds = 0.002  # until a worker that is killed has ended
-        self.struck: list[str] = []
-        self.sprung: list[str] = []  # ambushes, each time
+        self.struck, self.sprung = list[str](), list[str]()  # faults; ambushes, each time
         self.faulty = 0
         self.last_fault = 0.0
         self.frozen: list[tuple[float, float]] = []
@@ -91,13 +92,18 @@ class World:
         self.trainer = Trainer(self, self._ranks(ranks, together))
         self.engine_pods: list[EnginePod] = []
         self.gone_pods: list[EnginePod] = []
-        for _ in range(shape.choice((1, 2, 2, 3))):
+        for _ in range(shape.choice((1, 2, 2, 3)) + more):
             self.add_engine()
         self.loop.at(0.2 if shape.random() < 0.8 else 0.05, self.trainer.start)
 
     def shape_of(self, engine: int) -> Random:
         """What an engine's mode is drawn from: apart, so that the rest of a seed means what it always meant."""
         return Random(f"{self.seed}/direct/{engine}")  # noqa: S311
+
+    def _relay(self, drawn: Random) -> tuple[int, int]:
+        """The fanout, and how many engines more there are for it."""
+        aimed = any(fault.kind == f.AMBUSH and aims_at_relay(fault.pick) for fault in self.faults)
+        return (drawn.choice((1, 1, 2)), drawn.choice((1, 1, 2))) if drawn.random() < RELAYING or aimed else (0, 0)
 
     def comes_late(self) -> Random | None:
         """What engines that come once there are versions are drawn from; None where nobody does. Apart, too."""
@@ -126,7 +132,9 @@ class World:
 
     @property
     def layouts(self) -> int:
-        """Its engines are of so many parallelisms."""
+        """Its engines are of so many parallelisms; where they relay, more often of one."""
+        if self.fanout and self.seed % 3:
+            return 1
         return Random(f"{self.seed}/layouts").choice((1, 2, 3))  # noqa: S311
 
     def _sources(self, ranks: int, together: bool) -> list[SourcePod]:

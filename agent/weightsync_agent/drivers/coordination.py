@@ -28,6 +28,7 @@ from weightsync.wire.v1 import (
     PublishOutcome,
     PublishRequest,
     PublishTrouble,
+    RelayEnd,
     RouteEnd,
     ShardDigests,
     Welcome,
@@ -253,6 +254,10 @@ class Coordination:
                 await self._void(action)
             case e.SendOrder():
                 await self._send_order(action)
+            case e.Planted(sync, tree):
+                log.info("relay", sync=sync, tree=dict(tree))
+            case e.SendRelay():
+                await self._send_relay(action)
             case e.PersistDecision(sync, term, version, label, programs):
                 decision = Decision(sync=sync, version=version, label=label, term=term, programs=dict(programs))
                 await failpoints.reach("coordinator", "verified")
@@ -322,6 +327,23 @@ class Coordination:
             message = f"source {action.writer.uid}, rank {action.writer.rank}: {error}"
             certain = isinstance(error, Refused)
             self._feed(e.OrderRefused(action.order.sync, action.writer, certain, error.reason, message))
+
+    async def _send_relay(self, action: e.SendRelay) -> None:
+        """Ask until it has ended, as long as the sync has not."""
+        order, key = action.order, action.engine.key
+        while self.machine.runs(order.sync):
+            try:
+                end = await self._client.persist(
+                    action.engine.address, "/v1/relays", RelayEnd, order, seconds=self._stall
+                )
+            except PeerError as error:
+                message = f"relay from {order.engine} to {action.engine.name}: {error}"
+                end = RelayEnd(ended=True, reason=error.reason, message=message)
+            if end.ended:
+                if not end.verified:
+                    log.warning("relay failed", engine=action.engine.name, parent=order.engine, why=end.message)
+                self._feed(e.RelayEnded(order.sync, key, order.turn, end))
+                return
 
     async def _end_order(self, action: e.EndOrder) -> None:
         end = OrderEnd(

@@ -20,9 +20,13 @@ from weightsync.wire.v1 import (
     Decided,
     Grant,
     GrantRequest,
+    PassAnswer,
+    PassRequest,
     RankCommit,
     Receipts,
     ReceiptsAnswer,
+    RelayEnd,
+    RelayOrder,
     VoidRequest,
     Welcome,
 )
@@ -42,6 +46,7 @@ from weightsync_agent.drivers.opening import opening
 from weightsync_agent.drivers.programs import Programs
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
+from weightsync_agent.drivers.relaying import Relaying
 from weightsync_agent.engines.base import EngineAdapter, PauseMode
 from weightsync_agent.engines.sequence import OPEN_STEPS, commit_steps, direct_steps, refusal
 from weightsync_agent.journal.file import StateFile
@@ -57,6 +62,7 @@ from weightsync_agent.volume import Volume
 log = structlog.get_logger(__name__)
 
 MakeJoining = Callable[["EngineDriver", EngineRanks], Joining]
+MakeRelaying = Callable[[EngineRanks], Relaying]
 
 SILENT_AFTER = 2  # unanswered looks in a row: one may be a busy engine
 
@@ -84,6 +90,7 @@ class EngineDriver:
         side: Side | None = None,
         crew: CrewCalls | None = None,
         joining: MakeJoining | None = None,
+        relaying: MakeRelaying | None = None,
     ) -> None:
         self.uid = uid
         self.life = secrets.token_hex(8)  # of this agent
@@ -109,6 +116,7 @@ class EngineDriver:
         self._side = side or Side(uid)
         self.holding = Holding(uid, self._ranks, lambda: self._decided)
         self._joining = joining(self, self._ranks) if joining is not None else None
+        self._relaying = relaying(self._ranks) if relaying is not None else None
         self._look_at = Look(adapter, journal, self._ranks, self._lacks_programs)
         self._decided: Decided | None = None
         self._probe = probe_seconds
@@ -386,6 +394,8 @@ class EngineDriver:
             return j.NeedsNothing("its arenas are not, or not all of them, here")
         if self._granting:  # what would be read now would be read into the arena that is being granted
             return j.NeedsNothing("a sync begins")
+        if self._relaying is not None and self._relaying.feeds(silent_after):
+            return j.NeedsNothing("a sync has it read from another engine")
         since = [at for target in targets.values() if (at := target.written_since) is not None]
         if since and time.monotonic() < max(since) + silent_after:
             return j.NeedsNothing("a sync writes to it")
@@ -425,6 +435,8 @@ class EngineDriver:
     async def _read_no_more(self, why: str) -> None:
         if self._joining is not None:
             await self._joining.end(why)
+        if self._relaying is not None:
+            await self._relaying.end(why)
 
     async def _reapply(self, version: Version, grants: tuple[tuple[int, str], ...]) -> None:
         """To be called with ``_committing`` held."""
@@ -513,6 +525,7 @@ class EngineDriver:
                 grant = await self._grant_direct(rank, request)
             else:
                 grant = await rank.grant(request, self.fence)
+                grant = grant.model_copy(update={"relays": self._relaying is not None})
         finally:
             self._granting -= 1
         await failpoints.reach("target", "handshake")
@@ -578,6 +591,22 @@ class EngineDriver:
         """A writer's buckets are terminal."""
         self.fence.check(request.term)
         return await self._ranks.find(request.rank).receipts(request)
+
+    async def relay(self, order: RelayOrder) -> RelayEnd:
+        """Read from another engine what it verifies in the same sync; told again and again until it has ended."""
+        self._check_meant(order.target)
+        self._obey(order.term, order.coordinator)
+        if self._relaying is None:
+            raise Refused("this agent reads from no other engine", reason="NoRelay", status=422)
+        return await self._relaying.order(order)
+
+    async def passes(self, request: PassRequest) -> PassAnswer:
+        """Another engine reads from here."""
+        self.fence.check(request.term)
+        rank = self.targets.get(request.rank)
+        if rank is None:
+            raise Refused(f"rank {request.rank} has no arena here", reason="UnknownRank", status=404)
+        return await rank.passes(request)
 
     async def welcome(self, request: Welcome) -> Accepted:
         """Nothing was published yet, says the coordinator."""
@@ -654,5 +683,7 @@ class EngineDriver:
         """End the workers; arenas and journal stay."""
         if self._joining is not None:
             await self._joining.close()
+        if self._relaying is not None:
+            await self._relaying.close()
         await self._background.close()
         await self._ranks.close()

@@ -18,6 +18,8 @@ from weightsync.wire.v1 import (
     CommitRequest,
     Grant,
     GrantRequest,
+    PassAnswer,
+    PassRequest,
     RankStatus,
     Receipts,
     ReceiptsAnswer,
@@ -39,6 +41,9 @@ from weightsync_agent.transfer.settings import Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker
 
 log = structlog.get_logger(__name__)
+
+
+LONGEST_WAIT = 5.0  # seconds for which one who reads from here is left without an answer
 
 
 def runs_of(program: CopyProgram, buckets: Sequence[BucketDigest]) -> list[Bucket]:
@@ -215,6 +220,30 @@ class RankTarget:
             for action in self._unfenced(chosen, chosen.handle(event)):
                 chosen.seals(action)
         return chosen
+
+    async def begin_relay(self, grant: str) -> TargetArena:
+        """The arena of that grant, for our own worker to read into; as begin_pull().
+
+        Raises Refused where the grant is none any more, or is read into already.
+        """
+        async with self._lock:
+            granted = self.granted(grant)
+            event = t.Relay(grant)
+            if not granted.machine.takes(event):
+                state = granted.machine.state.value
+                raise Refused(f"grant {grant} of rank {self.program.rank}: {state}", reason="GrantClosed")
+            granted.handle(event)
+        return granted
+
+    async def passes(self, request: PassRequest) -> PassAnswer:
+        """What others may read of a grant; see TargetArena.more(). Raises Refused."""
+        arena = self.granted(request.grant)
+        arena.machine.check_passing(request.grant, request.after)
+        agree(request.ours, self.worker.capabilities)
+        buckets = await arena.more(request.grant, request.after, min(request.wait, LONGEST_WAIT))
+        if arena.region is None or self.worker.dead.done():
+            raise Refused(f"rank {self.program.rank} has no worker to be read from", reason="NoWorker", status=503)
+        return PassAnswer(region=arena.region, buckets=buckets)
 
     async def pulled(self, pulled: TargetArena, computed: BucketDigest, claimed: BucketDigest) -> bool:
         """A bucket was read and digested here. Whether it is what the holder said."""

@@ -1,5 +1,6 @@
 """One arena of one engine rank: its file, its region in the receiving worker, and its protocol.target.Target."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class TargetArena:
         self.machine = t.Target(program.rank, program.layout.digest, program.digest, needed(program))
         self.region: Region | None = None  # None while no worker has it registered
         self._arena: Arena | None = None
+        self._changed = asyncio.Event()
 
     async def open(self) -> None:
         """Take over the file that is there, or make one with all its pages."""
@@ -72,7 +74,24 @@ class TargetArena:
 
     def handle(self, event: object) -> list[object]:
         """Feed the machine."""
-        return self.machine.handle(event, time.monotonic())
+        actions = self.machine.handle(event, time.monotonic())
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        return actions
+
+    async def more(self, grant: str, after: int, seconds: float) -> tuple[BucketDigest, ...]:
+        """What is verified under that grant beyond the first ``after``; nothing where nothing is within that time.
+
+        Raises Refused once the grant is none any more.
+        """
+        until = time.monotonic() + seconds
+        while not (found := self.machine.check_passing(grant, after)):
+            left = until - time.monotonic()
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                break
+        return found
 
     def seals(self, action: object) -> None:
         """Mark the file as the machine's action says."""

@@ -81,6 +81,10 @@ APPLY_SECONDS: Final = _histogram("apply_seconds", "Time in which all ranks copi
 JOINS: Final = _counter("joins", "Lives of the engine that got their first version")
 PULLS: Final = _counter("pulls", "Reads of a version from another engine that ended", ("outcome",))
 BYTES_PULLED: Final = _counter("pulled_bytes", "Bytes read from other engines whose digest was found equal")
+RELAYS: Final = _counter(
+    "relays", "Reads of a version from another engine that is still getting it that ended", ("outcome",)
+)
+BYTES_RELAYED: Final = _counter("relayed_bytes", "Bytes read so whose digest was found equal")
 PULL_SECONDS: Final = _histogram("pull_seconds", "Time to read a version, or what was left of it, from one engine")
 PULLED_VERSIONS: Final = _counter("pulled_versions", "Versions that the engine took over from another engine")
 READERS: Final = _gauge("readers", "Joining engines that may read this pod's arenas now")

@@ -4,6 +4,8 @@
   that a rank did not know yet when it published;
 - handshake with every target first; then orders to the sources; a member whose handshake, route or deadline
   fails is taken out and repaired later: nobody waits for it (but, under Barrier, until its deadline);
+- with a fanout some members are written to, and the others read from members (relaying.py): a parent that is lost is
+  replaced by another one, and costs nobody but those below it a moment;
 - the decision is on disk before the first commit; from then on nobody aborts the version;
 - Barrier decides when every member is staged or out. Rolling, and a repair, decide as soon as the sources' digests
   say what the version is: each engine commits when it is staged, and no more than maxUnavailable at a time;
@@ -30,6 +32,7 @@ from weightsync.wire.v1 import (
     WriterId,
 )
 from weightsync_agent.protocol import events as e
+from weightsync_agent.protocol import relaying
 from weightsync_agent.protocol.gather import Gathered
 from weightsync_agent.protocol.repair import backoff
 from weightsync_agent.protocol.standing import Known, LastSync, Sealed, Standing
@@ -42,8 +45,8 @@ COMMIT_SECONDS = 15.0  # for all tries of one engine's commit: it may hold the n
 HANDSHAKE_SECONDS = 1.0  # Rolling: how long those that granted wait for the others, once they are half of all
 ASK_CURRENT = 15.0  # between two questions to an engine that serves the version: its restarts are announced
 SOURCE_SECONDS = 2.0  # until a version that its sources lack is tried again
-# Of the sources: no reason to leave the engine out of the next sync.
-SOURCES_FAULT = frozenset({"NotFilled", "SourceGone", "ShardsMissing", "CoverageIncomplete"})
+# Of the sources, or of the engines that were to feed it: no reason to leave the engine out of the next sync.
+OTHERS_FAULT = frozenset({"NotFilled", "SourceGone", "ShardsMissing", "CoverageIncomplete", relaying.LOST})
 ASK_OTHERS = 1.0  # and to one that does not, or has not said
 
 
@@ -87,6 +90,8 @@ class Coordinator(Machine[CoordinatorState]):
         self.published = 0
         self.ask_until = 0.0  # a new term asks the engines what they serve before it repairs or welcomes
         self.granting_until: float | None = None
+        self.trees: dict[relaying.Group, relaying.Tree] = {}  # of the last publish: few edges change in the next
+        self.suspects: set[str] = set()  # keys of engines that failed last time: they feed nobody
         self.error: tuple[str, str] = ("", "")
 
     @property
@@ -290,6 +295,38 @@ class Coordinator(Machine[CoordinatorState]):
                 sync.out(member, "Failed", end.reason or "TransferFailed", end.message)
         return self._advance(now)
 
+    def _relayed(self, event: e.RelayEnded, now: float) -> list[object]:
+        sync, end = self.sync, event.end
+        if sync is None:
+            return []
+        member = sync.members[event.engine]
+        if end.verified:
+            relaying.verified(sync, member, end)
+            member.state, member.staged_at = MemberState.STAGED, now
+            return self._advance(now)
+        if end.lost:
+            sync.failed_others.add(member.parent or "")
+            return self._turn(sync, member, now) + self._advance(now)
+        return self._unfed(sync, member, end.reason or "TransferFailed", end.message) + self._advance(now)
+
+    def _turn(self, sync: Sync, member: Member, now: float) -> list[object]:
+        """Another engine feeds it; where there is none, a repair will."""
+        before = sync.members[member.parent or ""].engine.name
+        if relaying.turn(sync, member):
+            return [self._send_relay(sync, member, now)]
+        message = (
+            f"{member.engine.name}: {before} passes nothing on any more, and no other engine can: it is repaired"
+        )
+        return self._unfed(sync, member, relaying.LOST, message)
+
+    def _unfed(self, sync: Sync, member: Member, reason: str, message: str) -> list[object]:
+        """Take out one that reads from others: nobody was ordered to write to it."""
+        sync.out(member, "Failed", reason, message)
+        return [self._void(t, member.grants[t.rank.rank].grant) for t in member.engine.targets]
+
+    def _send_relay(self, sync: Sync, member: Member, now: float) -> e.SendRelay:
+        return e.SendRelay(member.engine, relaying.order(sync, member, self.uid, self.stall_seconds, now))
+
     def _no_order(self, event: e.OrderRefused, now: float) -> list[object]:
         voided: list[object] = []
         for member in self.sync.live(MemberState.STAGING) if self.sync else ():
@@ -330,6 +367,12 @@ class Coordinator(Machine[CoordinatorState]):
         for member in sync.live(MemberState.GRANTING):
             if len(member.grants) == len(member.engine.targets):
                 member.state, member.pending = MemberState.STAGING, member.routes()
+        turned: list[object] = []
+        while orphans := relaying.orphans(sync):  # one that finds no other parent is taken out, and may have children
+            turned += [action for member in orphans for action in self._turn(sync, member, now)]
+        return turned + self._go_on(sync, now)
+
+    def _go_on(self, sync: Sync, now: float) -> list[object]:
         if self.state in _UNDECIDED and not sync.live():
             return self._finish(now)
         if self.state is CoordinatorState.GRANTING:
@@ -350,8 +393,13 @@ class Coordinator(Machine[CoordinatorState]):
         if waiting:
             return []
         self.state = CoordinatorState.STAGING
+        relaying.plant(sync, self.suspects, self.trees)
         orders = sync.orders(sync.term, self.uid, self.stall_seconds)
-        return [e.SendOrder(writer, order) for writer, order in orders.values()]
+        ordered: list[object] = [e.SendOrder(writer, order) for writer, order in orders.values()]
+        if not sync.trees:
+            return ordered
+        relays = [self._send_relay(sync, member, now) for member in relaying.waiting(sync)]
+        return [e.Planted(sync.id, relaying.whole(sync)), *ordered, *relays]
 
     def _decide(self, now: float) -> list[object]:
         sync = self.sync
@@ -440,6 +488,7 @@ class Coordinator(Machine[CoordinatorState]):
         for key, member in sync.members.items() if not trainers_fault else ():
             if member.outcome is not None and member.outcome.outcome in ("Failed", "Superseded", "Behind"):
                 self._fell_behind(key, member.outcome, now)
+        self._remember_relay(sync)
         decided = self.sealed.version if sync.version is not None and self.sealed is not None else None
         voided: list[object] = [
             self._void(target, member.grants[target.rank.rank].grant)
@@ -462,6 +511,19 @@ class Coordinator(Machine[CoordinatorState]):
             )
             actions.append(e.Outcome(sync.lineage, sync.number, outcome))
         return [*actions, e.Changed(), *self._next(now)]
+
+    def _remember_relay(self, sync: Sync) -> None:
+        """For the next tree."""
+        for key, member in sync.members.items():
+            outcome = member.outcome
+            failed = outcome is not None and outcome.outcome == "Failed" and outcome.reason not in OTHERS_FAULT
+            if key in sync.failed_others or (failed and not sync.error[0]):
+                self.suspects.add(key)
+            elif member.state is MemberState.CURRENT:
+                self.suspects.discard(key)
+        self.suspects &= self.engines.keys()
+        if sync.repair is None and sync.trees:
+            self.trees = dict(sync.trees)
 
     def _figures(self, sync: Sync, nbytes: int, now: float) -> None:
         current = [m.outcome for m in sync.members.values() if m.outcome and m.outcome.outcome == "Current"]
@@ -493,7 +555,7 @@ class Coordinator(Machine[CoordinatorState]):
         if outcome.outcome == "Superseded":
             known.retry_at = now
             return
-        if outcome.outcome == "Failed" and outcome.reason in SOURCES_FAULT:
+        if outcome.outcome == "Failed" and outcome.reason in OTHERS_FAULT:
             known.retry_at = now + SOURCE_SECONDS
             known.reason, known.message = outcome.reason, outcome.message
         elif outcome.outcome == "Failed":
@@ -649,6 +711,11 @@ class Coordinator(Machine[CoordinatorState]):
         found = self.sync.members.get(event.engine)
         return found if found is not None and found.live else None
 
+    def reads(self, event: e.RelayEnded) -> bool:
+        """It is about the engine that its member reads from now."""
+        found = self.sync.members.get(event.engine) if self.sync is not None and self.runs(event.sync) else None
+        return found is not None and found.state is MemberState.STAGING and found.turn == event.turn
+
 
 _S = CoordinatorState
 _UNDECIDED = (_S.GRANTING, _S.STAGING)
@@ -707,6 +774,14 @@ Coordinator.table = {
     **{
         (state, e.RouteEnded): (
             Row(None, Coordinator._route, lambda m, ev: m.runs(ev.end.sync), "verified, or taken out", _ANY),
+            Row(state, name="late: of a member or a sync that has ended"),
+        )
+        for state in _ORDERED
+    },
+    **_late(e.RelayEnded, _S.IDLE, _S.GRANTING),
+    **{
+        (state, e.RelayEnded): (
+            Row(None, Coordinator._relayed, lambda m, ev: m.reads(ev), "verified, or from another engine", _ANY),
             Row(state, name="late: of a member or a sync that has ended"),
         )
         for state in _ORDERED

@@ -12,6 +12,8 @@ from weightsync.wire.v1 import (
     Grant,
     GrantRequest,
     PublishOutcome,
+    RelayEnd,
+    RelayOrder,
     RouteEnd,
     ShardDigests,
     SyncOrder,
@@ -94,6 +96,16 @@ class RouteEnded:
 
 
 @dataclass(frozen=True)
+class RelayEnded:
+    """An engine that was told to read from another has verified all of it, or failed, or did not answer."""
+
+    sync: str
+    engine: str
+    turn: int
+    end: RelayEnd
+
+
+@dataclass(frozen=True)
 class DecisionPersisted:
     """The decision is on disk: from here on the version is finished, whoever coordinates."""
 
@@ -167,6 +179,22 @@ class SendOrder:
 
     writer: WriterId
     order: SyncOrder
+
+
+@dataclass(frozen=True)
+class Planted:
+    """It was chosen who reads from whom: by engine key the one that feeds it, None for the sources."""
+
+    sync: str
+    tree: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class SendRelay:
+    """Tell an engine's leader whom to read from, until it has ended; then RelayEnded."""
+
+    engine: Engine
+    order: RelayOrder
 
 
 @dataclass(frozen=True)

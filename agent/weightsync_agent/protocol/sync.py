@@ -50,6 +50,9 @@ class Member:
     retry_at: float | None = None
     nbytes: int = 0
     carried: dict[RouteKey, RouteTransport] = field(default_factory=dict)  # that were verified
+    parent: str | None = None  # key of the engine that it reads from; None: sources write to it
+    turn: int = 0  # how many it was told to read from so far
+    tried: set[str] = field(default_factory=set)  # of them, those that failed it
 
     @property
     def live(self) -> bool:
@@ -99,6 +102,8 @@ class Sync:
     version: Version | None = None
     error: tuple[str, str] = ("", "")
     roots: dict[str, str] = field(default_factory=dict)
+    trees: dict[tuple[tuple[int, str], ...], dict[str, str | None]] = field(default_factory=dict)  # see relaying.py
+    failed_others: set[str] = field(default_factory=set)  # keys of engines that failed one that read from them
 
     @property
     def rolling(self) -> bool:
@@ -141,9 +146,9 @@ class Sync:
             )
 
     def orders(self, term: int, coordinator: str, stall_seconds: float) -> dict[str, tuple[WriterId, SyncOrder]]:
-        """Each writer's order, by writer key: all its routes to members that granted."""
+        """Each writer's order, by writer key: all its routes to members that granted, and that nobody relays to."""
         routes: dict[str, list[PlannedRoute]] = {}
-        for member in self.live(MemberState.STAGING):
+        for member in [m for m in self.live(MemberState.STAGING) if m.parent is None]:
             for target in member.engine.targets:
                 grant = member.grants[target.rank.rank]
                 for route in target.routes:
@@ -205,7 +210,7 @@ class Sync:
         return ""
 
     def decide(self) -> tuple[Version, dict[str, str]] | None:
-        """The version and its programs' roots, once every source that serves the members has reported its shard.
+        """The version and its programs' roots, once every source that writes to the members has reported its shard.
 
         The members are those that are staged; where engines are not waited for, all that still may be. Raises
         CoverageError where a repair's bytes are not those of the version that it repairs.
@@ -214,13 +219,14 @@ class Sync:
         served = {
             (target.rank.program, WriterId(uid=route.source, rank=route.rank).key)
             for member in members
+            if member.parent is None
             for target in member.engine.targets
             for route in target.routes
         }
         if not served <= self.reported:
             return None
         roots = {}
-        for program in {program for program, _ in served}:
+        for program in {target.rank.program for member in members for target in member.engine.targets}:
             shards = [self.shards.get((program, stage)) for stage in self.stages(program)]
             if any(shard is None for shard in shards):
                 return None

@@ -8,6 +8,8 @@
 - while the engine copies from the arena no grant is given;
 - our own worker fills it only where it is quiet, and has ended before anybody else may; what it verified of a version
   still counts when it goes on with that version, as long as nobody was granted the arena since;
+- in a sync it does so under the sync's own grant, of whose writers none was ordered to write: what it reads another
+  engine has verified under a grant of the same sync. What is verified here others may read in the same way at once;
 - an arena that is lent to certify the engine is quiet as for a grant, and what was verified in it is forgotten.
 """
 
@@ -115,6 +117,13 @@ class Pull:
     term: int
     grant: str
     fence: bool = False
+
+
+@dataclass(frozen=True)
+class Relay:
+    """Our own worker is to read into it under the open grant of that name: its writers got no order, and get none."""
+
+    grant: str
 
 
 @dataclass(frozen=True)
@@ -248,6 +257,12 @@ class Target(Machine[TargetState]):
         if writer not in self.check_grant(grant, writer).open:
             raise Refused(f"{writer} closed its part of grant {grant}", reason="GrantClosed")
 
+    def check_passing(self, grant: str, after: int) -> tuple[BucketDigest, ...]:
+        """What is verified under that grant, beyond the first ``after``: to be read by others. Raises Refused."""
+        if not self.current(grant) or self.state not in _WHOLE_OR_GROWING:
+            raise Refused(f"grant {grant} is not open at rank {self.rank}: {self.state.value}", reason="GrantClosed")
+        return tuple(self.verified.values())[after:]
+
     def missing(self) -> str:
         """Why the verified buckets are not the whole replica; "" where they are."""
         runs = sorted((b.offset, b.offset + b.nbytes) for b in self.verified.values())
@@ -317,6 +332,11 @@ class Target(Machine[TargetState]):
         self.verified, self.version = kept, None
         return [WriteFilling(event.grant)]
 
+    def _relay(self, event: Relay, now: float) -> list[object]:
+        if self.grant is not None:
+            self.grant.open.clear()
+        return []
+
     def _forget(self, event: Lend, now: float) -> list[object]:
         self.grant, self.verified, self.version = None, {}, None
         return []
@@ -365,6 +385,7 @@ class Target(Machine[TargetState]):
 
 
 _S = TargetState
+_WHOLE_OR_GROWING = (_S.FILLING, _S.PULLING, _S.SEALED, _S.APPLYING)
 _PULL = (
     Row(_S.PULLING, Target._pull, lambda m, e: m.quiet(), "the arena is quiet: read into it"),
     Row(_S.FENCING, Target._fence, lambda m, e: e.fence, "its writers are silent: kill the receiver first"),
@@ -385,6 +406,9 @@ Target.table = {
     (_S.EMPTY, Pull): _PULL[:1],
     (_S.FILLING, Pull): _PULL,
     (_S.SEALED, Pull): _PULL[:1],
+    (_S.FILLING, Relay): (
+        Row(_S.PULLING, Target._relay, lambda m, e: m.current(e.grant), "nobody was ordered to write: read"),
+    ),
     (_S.PULLING, Landed): (Row(_S.PULLING, Target._landed, lambda m, e: m.current(e.grant), "compare digests"),),
     (_S.PULLING, PullEnded): (Row(_S.FILLING, name="quiet: what is verified stays so"),),
     (_S.EMPTY, Lend): _LEND[:1],

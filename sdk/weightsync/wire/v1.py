@@ -10,11 +10,14 @@ coordinator -> source   POST /v1/orders      what to write to whom
                         POST /v1/orders/end  the sync is over
 coordinator -> target   POST /v1/grants      may these writers fill your arena? (the handshake)
                         POST /v1/void        these writers never got an order: they will not write
-                        POST /v1/commits     (to the engine's leader) apply what was verified; idempotent
+                        POST /v1/relays      (to the leader) read the version from another engine, as it gets it;
+                                             idempotent, and asked again until it has ended
+                        POST /v1/commits     (to the leader) apply what was verified; idempotent
                         POST /v1/welcome     (to the leader) nothing was published yet: the gate may open
                         GET  /v1/status
 source -> target        POST /v1/receipts    buckets whose writes are terminal: check them
 target -> source        POST /v1/quiet       write no more under that grant, and say when nobody can
+engine -> engine leader POST /v1/passes      buckets beyond those that I know which you verified under that grant
 joiner -> coordinator   GET  /v1/held        the newest version that was decided
 joiner -> engine leader GET  /v1/held        the decided version that can be read here, and how many read it
                         POST /v1/leases      may my workers read your arenas? Again to stay, or to hear that they go
@@ -35,6 +38,7 @@ from weightsync.plan import Protocol, Rdma, Strategy
 from weightsync.records import WireRecord
 from weightsync.version import Hex16, Hex32, Hex64, Version
 
+MOST_TURNS = 1024
 Seconds = Annotated[float, Field(ge=0, le=86400)]  # nothing here lasts, or is waited for, longer than a day
 
 
@@ -208,11 +212,15 @@ class RouteEnd(WireRecord):
 
 
 class RouteTransport(WireRecord):
-    """What carried a source rank's bytes to a rank of an engine. why: what RDMA lacked, where it was wished for."""
+    """What carried bytes to a rank of an engine. why: what RDMA lacked, where it was wished for.
+
+    source: key of the source rank that wrote them, "" where another engine passed them on, which ``engine`` names.
+    """
 
     rank: Rank
     source: str
     transport: str
+    engine: str = ""
     why: Annotated[str, Field(max_length=1024)] = ""
 
 
@@ -282,12 +290,16 @@ class Way(WireRecord):
 
 
 class Grant(WireRecord):
-    """One permission to fill one arena. ways: by writer key; a writer without one takes ``region``."""
+    """One permission to fill one arena. ways: by writer key; a writer without one takes ``region``.
+
+    relays: the engine can pass on what it verifies, and read what another did, in place of being written to.
+    """
 
     grant: Hex32
     region: Region
     theirs: Capabilities
     ways: dict[str, Way] = Field(default_factory=dict)
+    relays: bool = False
 
 
 class VoidRequest(WireRecord):
@@ -301,6 +313,71 @@ class VoidRequest(WireRecord):
     rank: Rank
     grant: Hex32
     writers: Annotated[tuple[WriterId, ...], MANY]
+
+
+class RelayRank(WireRecord):
+    """One rank's open grant, and ``parent``: the one under which the same rank of the other engine is filled."""
+
+    rank: Rank
+    grant: Hex32
+    parent: Hex32
+
+
+class RelayOrder(WireRecord):
+    """Nobody writes under these grants: read what another engine verifies under its own, bucket by bucket.
+
+    turn: rises with each other parent that the coordinator names within the sync; target: uid of the pod that is
+    meant; uid, address: of the parent's leader; engine: its name. deadline_seconds count from the receipt.
+    """
+
+    term: Term
+    coordinator: str
+    sync: str
+    turn: Annotated[int, Field(ge=1, le=MOST_TURNS)]
+    target: str = ""
+    uid: str
+    engine: str
+    address: str
+    ranks: Annotated[tuple[RelayRank, ...], Field(min_length=1), MANY]
+    deadline_seconds: Seconds
+    stall_seconds: Seconds
+
+
+class RelayEnd(WireRecord):
+    """How a relay ended, or that it has not yet: ask again.
+
+    lost: what failed is the parent, or the way to it; another may do. nbytes: that were read.
+    """
+
+    ended: bool
+    verified: bool = False
+    lost: bool = False
+    reason: str = ""
+    message: str = ""
+    nbytes: Annotated[int, Field(ge=0)] = 0
+    transport: str = ""
+
+
+class PassRequest(WireRecord):
+    """What is verified under that grant beyond the first ``after`` buckets? Answered once there is more, or later.
+
+    reader: uid of the asking leader's pod; ours: its reading worker's side; wait: for more, at most.
+    """
+
+    reader: Annotated[str, Field(min_length=1, max_length=128)]
+    term: Term
+    rank: Rank
+    grant: Hex32
+    after: Annotated[int, Field(ge=0, lt=2**31)]
+    wait: Seconds = 0.0
+    ours: Capabilities
+
+
+class PassAnswer(WireRecord):
+    """Where the arena can be read, and more of its verified buckets, in the order in which they were."""
+
+    region: Region
+    buckets: Annotated[tuple[BucketDigest, ...], MANY] = ()
 
 
 class Receipts(WireRecord):

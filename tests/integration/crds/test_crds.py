@@ -155,7 +155,9 @@ def test_defaults_are_filled_in(api: Api) -> None:
     api.call("DELETE", f"{WEIGHTSYNCS}/short")
     made = api.create(WEIGHTSYNCS, manifests.weightsync("short"))
     api.delete(f"{WEIGHTSYNCS}/short")
-    assert made["spec"]["transfer"] == {"protocol": "Auto", "rdma": {}, "mode": "Auto", "bucketSize": "512Mi"}
+    assert made["spec"]["transfer"] == {
+        "protocol": "Auto", "rdma": {}, "relay": {"fanout": 0}, "mode": "Auto", "bucketSize": "512Mi"
+    }  # fmt: skip
     assert made["spec"]["strategy"] == {
         "type": "Barrier",
         "maxUnavailable": "25%",

@@ -96,7 +96,7 @@ def test_a_pod_that_is_no_source_of_the_plan_is_refused(agents: dict[str, Runnin
 
 
 @pytest.mark.parametrize(
-    "path", sorted(set(SPEAKS) - {"/v1/receipts", "/v1/members", "/v1/leases", "/v1/leases/end"})
+    "path", sorted(set(SPEAKS) - {"/v1/receipts", "/v1/members", "/v1/leases", "/v1/leases/end", "/v1/passes"})
 )
 def test_a_coordinator_that_the_head_does_not_name_is_refused(agents: dict[str, Running], path: str) -> None:
     """403, though it says truly who it is; the one of the head is let in."""

@@ -36,12 +36,14 @@ class Joins:
 class Found:
     """Seconds are to verified. together and stopped: of the slowest engine; sent: bytes out of the trainer's pod.
 
-    stopped: one engine was, in the middle; of the others. joins: None where they were not tried.
+    fanout: of the relay, 0 without. stopped: one engine was, in the middle; of those that it does not feed. joins:
+    None where they were not tried.
     """
 
     nbytes: int
     engines: int
     rate: int
+    fanout: int
     alone: Sequence[float]
     together: Sequence[float]
     sent: Sequence[int]
@@ -55,19 +57,22 @@ def measures(found: Found) -> list[Measure]:
 
 
 def _syncs(found: Found) -> list[Measure]:
-    how = f"{found.engines} engines, {_conditions(found)}, median of {len(found.together)}"
+    fed = min(found.engines, found.fanout or found.engines)
+    relay = f"fanout {found.fanout}" if found.fanout else "no relay"
+    how = f"{found.engines} engines, {relay}, {_conditions(found)}, median of {len(found.together)}"
     one, all_of_them = statistics.median(found.alone), statistics.median(found.together)
     return [
         Measure(name="egress of the trainer's pod over the version", unit="1", better="lower",
-                value=statistics.median(found.sent) / found.nbytes, bound=HEADERS * found.engines,
+                value=statistics.median(found.sent) / found.nbytes, bound=HEADERS * fed,
                 how=f"bytes on its link, headers and all; {how}"),
         Measure(name="all engines over one alone", value=all_of_them / one, unit="1", better="lower",
-                bound=ALL_OVER_ONE * found.engines, how=f"publish to verified at the slowest; {how}"),
+                bound=ALL_OVER_ONE * fed, how=f"publish to verified at the slowest; {how}"),
         Measure(name="one engine alone", value=one, unit="s", better="lower",
                 how=f"publish to verified; the link alone takes {found.nbytes / found.rate:.2f} s"),
         Measure(name="beside one that is stopped", value=statistics.median(found.stopped) / all_of_them, unit="1",
                 bound=BESIDE_A_STOPPED_ONE, better="lower",
-                how=f"one stopped (SIGSTOP) in the middle: slowest of the others, once, over undisturbed; {how}"),
+                how="one stopped (SIGSTOP) in the middle: slowest of those that it does not feed, once, over "
+                f"undisturbed; {how}"),
     ]  # fmt: skip
 
 

@@ -34,11 +34,15 @@ STALL_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Links:
-    """What was asked for. nbytes: of a version, about; rate: bytes a second of each pod's link, each way."""
+    """What was asked for. nbytes: of a version, about; rate: bytes a second of each pod's link, each way.
+
+    fanout: others that each engine, and the trainer, feeds; 0: the trainer feeds all.
+    """
 
     nbytes: int
     bucket: int
     rate: int
+    fanout: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Site:
         self.links = links
         self.network = self._stack.enter_context(Network(links.rate))
         plan: dict[str, Any] = {
-            "transfer": {"bucketSize": str(links.bucket)},
+            "transfer": {"bucketSize": str(links.bucket), "relay": {"fanout": links.fanout}},
             # Each engine on its own: an engine that is stopped is not waited for.
             "strategy": {"type": "Rolling", "maxUnavailable": "100%", "deadlineSeconds": deadline},
         }
@@ -176,6 +180,18 @@ class Site:
         since = time.time()
         self.engines[name] = self.world.engine(name, self._model)
         return since
+
+    def _fed(self) -> dict[str, str]:
+        trainer = self.world.pods[TRAINER]
+        return said.fed(self._records.setdefault(TRAINER, Records(trainer.agent.log)).lines())
+
+    def below(self, name: str) -> set[str]:
+        """The engines that this one feeds in the last sync, directly or not."""
+        return {self.world.name_of(uid) for uid in said.below(self._fed(), self.engines[name].uid)}
+
+    def feeder(self) -> str:
+        """An engine that fed others in the last sync, the first by name; "" where none did."""
+        return min((self.world.name_of(uid) for uid in self._fed().values()), default="")
 
     def stop(self, name: str) -> None:
         """The pod's processes stand still: agent, transfer workers, engine; its connections stay open."""

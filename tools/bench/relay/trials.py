@@ -56,6 +56,7 @@ class Trials:
             nbytes=site.nbytes,
             engines=count,
             rate=site.links.rate,
+            fanout=site.links.fanout,
             alone=[sync.slowest for sync in alone],
             together=undisturbed,
             sent=[sync.sent for sync in together],
@@ -76,19 +77,22 @@ class Trials:
         return found
 
     def _stopped(self) -> float:
-        """Seconds of the slowest engine beside the one that is stopped."""
+        """Seconds of the slowest engine that is not below the stopped one, which feeds others where any does."""
         site = self._site
+        victim = site.feeder() or name(1)
         before = site.network.sent(TRAINER)
         handle = site.begin()
-        victim = name(1)
         site.wait_for_bytes(victim, site.nbytes // 4)
         site.stop(victim)
+        below = site.below(victim)
         try:
             sync = site.end(handle, before)
         finally:
             site.wake(victim)
-        found = {engine: seconds for engine, seconds in sync.seconds.items() if engine != victim}
+        found = {engine: seconds for engine, seconds in sync.seconds.items() if engine not in {victim, *below}}
         slowest = max(found.values())
+        fed = max((sync.seconds[engine] for engine in below if engine in sync.seconds), default=0.0)
+        tell(f"{victim} stopped, below it {len(below)} engines: {fed:.2f} s at the slowest of these")
         tell(f"{victim} stopped: {slowest:.2f} s at the slowest of {len(found)} others")
         site.settle()
         return slowest

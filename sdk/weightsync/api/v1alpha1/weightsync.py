@@ -138,6 +138,22 @@ class Rdma(WireRecord):
     queue_pairs: Annotated[int | None, Field(ge=1, le=255, description="Connections to one device of a peer.")] = None
 
 
+class Relay(WireRecord):
+    """Engines pass a version on to engines."""
+
+    fanout: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=64,
+            description="How many engines an engine passes a new version on to, at most, while it gets it, and how "
+            "many of each parallelism the trainer writes to: its egress stays that many times the version, however "
+            "many engines there are. 0: the trainer writes to all. To engines in Direct mode, of several pods, and "
+            "those that it reaches over another transport than engines one another, it writes in any case.",
+        ),
+    ] = 0
+
+
 class Transfer(WireRecord):
     """How bytes move."""
 
@@ -150,6 +166,7 @@ class Transfer(WireRecord):
         ),
     ] = "Auto"
     rdma: Annotated[Rdma, Field(description="How RDMA devices are used.")] = Rdma()
+    relay: Annotated[Relay, Field(description="How engines pass a version on to engines.")] = Relay()
     mode: Annotated[
         Literal["Auto", "Staged", "Direct"],
         Field(
@@ -258,7 +275,8 @@ class WeightSyncSpec(WireRecord):
         """The transfer part as plans carry it."""
         transfer = self.transfer
         rdma = plan.Rdma.model_validate(transfer.rdma.model_dump())
-        return plan.Transfer(protocol=transfer.protocol, bucket_size=transfer.bucket_size, rdma=rdma)
+        relay = plan.Relay(fanout=transfer.relay.fanout)
+        return plan.Transfer(protocol=transfer.protocol, bucket_size=transfer.bucket_size, rdma=rdma, relay=relay)
 
     @property
     def plan_strategy(self) -> plan.Strategy:

@@ -13,7 +13,7 @@ from weightsync.digests import BucketDigest, program_root, version_root
 from weightsync.errors import Refused, TransferError
 from weightsync.version import Version
 from weightsync.wire.v1 import Decided, HeldRank, Lease, Region
-from weightsync_agent.drivers import pull as pull_module
+from weightsync_agent.drivers import reading
 from weightsync_agent.drivers.pull import pull
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.protocol.fence import Fence
@@ -133,7 +133,7 @@ async def test_other_bytes_break_it_and_what_was_equal_still_counts(world: World
 
 async def test_a_bucket_is_read_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte once, and two buckets at once: a piece that took a stall timeout would be a stall."""
-    monkeypatch.setattr(pull_module, "PIECE", 3)
+    monkeypatch.setattr(reading, "PIECE", 3)
     await world.pull()
     [reader] = world.readers
     assert sorted(reader.fetched) == [0, 3, 6, 8, 11, 14]

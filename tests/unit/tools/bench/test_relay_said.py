@@ -1,6 +1,6 @@
-"""When engines joined, from the lines of their agents."""
+"""When engines joined, and who fed whom, from the lines of agents."""
 
-from tools.bench.relay.said import Join, join, span
+from tools.bench.relay.said import Join, below, fed, join, span
 from tools.chaos.records import Line
 
 
@@ -33,3 +33,14 @@ def test_a_join_that_has_not_ended_is_none() -> None:
 def test_several_at_once_take_from_the_first_begin_to_the_last_end() -> None:
     """Also where one begins when another has ended."""
     assert span([Join(3, 5), Join(1, 4), Join(6, 8)]) == 7
+
+
+def test_below_an_engine_are_those_that_it_fed_in_the_last_sync() -> None:
+    """Children and theirs; lives of engines do not matter."""
+    lines = [
+        {"event": "relay", "tree": {"a/1": None, "b/1": "a/1"}},
+        {"event": "relay", "tree": {"a/1": None, "b/1": None, "c/1": "b/1", "d/2": "c/1", "e/1": "a/1"}},
+    ]
+    assert below(fed(lines), "b") == {"c", "d"}
+    assert below(fed(lines), "d") == set()
+    assert fed([]) == {}
