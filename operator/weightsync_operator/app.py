@@ -13,7 +13,7 @@ from weightsync_operator import cycles, handlers, health
 from weightsync_operator.feed import Feed
 from weightsync_operator.kube import paths
 from weightsync_operator.kube.client import Kube
-from weightsync_operator.kube.errors import KubeError, NotFound, Unavailable
+from weightsync_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from weightsync_operator.kube.lease import Lease
 from weightsync_operator.metrics import Metrics
 from weightsync_operator.observe import Seen
@@ -45,6 +45,8 @@ class App:
         self._stage = "starting"
         for kind, shelf in (("Pod", self._store.pods), ("WeightSync", self._store.syncs)):
             self._metrics.seen.labels(kind).set_function(shelf.__len__)
+        for error in (Conflict, Forbidden, Unavailable):
+            self._metrics.errors.labels(error.reason)  # at 0: a series that begins with its first event hides it
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set. Raises what ended a part; Unavailable where the Lease was lost."""

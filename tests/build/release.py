@@ -46,9 +46,9 @@ class Release:
         place: list[str | Path] = ["--kubeconfig", self.site.kubeconfig, "--namespace", self.namespace]
         return run([self.site.helm, *words, *place], seconds=240)
 
-    def install(self) -> None:
-        """Two replicas, ready."""
-        settings = [word for value in self.values for word in ("--set", value)]
+    def install(self, *more: str) -> None:
+        """Two replicas, ready. more: values besides the release's own."""
+        settings = [word for value in (*self.values, *more) for word in ("--set", value)]
         self.helm("install", RELEASE, CHART, "--create-namespace", *WAIT, *settings)
 
     def uninstall(self) -> None:

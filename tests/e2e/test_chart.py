@@ -1,5 +1,8 @@
 """A release's whole life on a real node: install, run the main job, lose the leader, upgrade, roll back, uninstall.
 
+A real Prometheus scrapes it from its first pod on, as the chart's PodMonitors say, and answers what its dashboard and
+its alerts ask.
+
 One test, since each step stands on the one before. The demo's job runs in pods that say by a label alone that they
 want an agent, and NetworkPolicies are enforced from before the first pod on. What becomes of a job whose engines come
 and go is the demo's own test.
@@ -13,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.build import injected
+from tests.build import injected, questions
 from tests.build.job import Job, Json
 from tests.build.reach import DATA_PORTS, Port, listening, reached
 from tests.build.release import CHART, OURS, RELEASE, SECONDS, WAIT, Release, eventually
+from tests.build.scraper import Scraper
 from tests.conftest import NodeCluster, unavailable
 from tools.chaos.node.striking import container_status
 from tools.cluster import node, policies
@@ -24,6 +28,8 @@ from tools.demo import readback
 from tools.demo.options import Options
 from tools.demo.site import prepare
 from tools.demo.watching import Watching, now_ms
+from tools.setup import prometheus
+from tools.setup.errors import SetupError
 from weightsync import names
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -33,11 +39,15 @@ CLUSTERS_OWN = (
     "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
     "mutatingadmissionpolicies,mutatingadmissionpolicybindings,priorityclasses"
 )
-NAMESPACES_OWN = "deployments,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,secrets,pods"
+NAMESPACES_OWN = (
+    "deployments,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,secrets,pods,configmaps,"
+    "podmonitors.monitoring.coreos.com,prometheusrules.monitoring.coreos.com"
+)
 API, ENGINES, OPERATORS = 8960, 30000, 8080
 STRANGERS = {"app": "stranger"}
 MORE_STEPS_THAN_NEEDED = 5000
 KILLS = 4  # of leaders, until one falls in the middle of a sync
+WINDOW = "10m"  # of rates: longer than all of this
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +67,25 @@ def life(node_cluster: NodeCluster, tmp_path_factory: pytest.TempPathFactory) ->
         found.kubectl("delete", *found.crds())
 
 
-def test_a_releases_life(life: Release, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def scraper(node_cluster: NodeCluster, life: Release, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraper]:
+    """A Prometheus to come, and the kinds that the chart's monitoring is made of."""
+    try:
+        program = prometheus.programs()["prometheus"]
+    except SetupError as error:
+        unavailable(f"Prometheus cannot be set up: {error}")
+    found = Scraper(life, program, tmp_path_factory.mktemp("scraper") / "prometheus")
+    found.make_kinds()
+    yield found
+    life.uninstall()
+    found.clear()
+
+
+def test_a_releases_life(life: Release, scraper: Scraper, tmp_path: Path) -> None:
     """The job's versions advance from the first to the last step of this, each whole, and nothing is left of it."""
     with policies.enforced():
-        life.install()
+        life.install(*scraper.values)
+        scraper.start()
         life.kubectl("apply", "-k", injected.write(tmp_path, ROOT, life.site, life.namespace, MORE_STEPS_THAN_NEEDED))
         life.kubectl("apply", "-f", "-", stdin=stranger(life.site.image))
         assert "Phase:          Succeeded" in life.helm("test", RELEASE, "--timeout", "120s")
@@ -69,7 +94,9 @@ def test_a_releases_life(life: Release, tmp_path: Path) -> None:
             first = job.next("a version that both engines have", both_current, 2 * SECONDS)["step"]
             agents_were_injected(life)
             ports = ports_are_closed_to_a_stranger(life)
+            all_is_scraped_and_every_query_answered(life, scraper)
             the_leader_is_killed_in_the_middle_of_a_sync(life, job)
+            scraper.sees(targets(life))  # the new replica, too, and the one that is gone no longer
             assert [step for step in job.steps if step["step"] >= first and not both_current(step)] == []
             # Rules that are written anew can cut off a write, whose engine gets its version by a repair then.
             upgraded_and_rolled_back(life, job, ports)
@@ -129,6 +156,23 @@ def ports_are_closed_to_a_stranger(life: Release) -> set[Port]:
     assert reached(life.kubectl, "stranger", "main", all_of_them) == engines
     assert reached(life.kubectl, "trainer-0", "weightsync-agent", all_of_them) == closed | engines
     return closed
+
+
+def all_is_scraped_and_every_query_answered(life: Release, scraper: Scraper) -> None:
+    """As the chart in the cluster has them: PodMonitors, dashboard, alerts. Policies admit it, as the values say."""
+    scraper.sees(targets(life))
+    dashboard, namespace = scraper.dashboard(), life.namespace
+    metric, label = questions.of_choice(dashboard)
+    assert {found["metric"][label] for found in scraper.query(metric)} == {namespace}
+    asked = [*questions.of_dashboard(dashboard, namespace, WINDOW), *questions.of_alerts(scraper.alerts())]
+    assert scraper.unanswered(asked) == []
+
+
+def targets(life: Release) -> set[tuple[str, str, str]]:
+    """Namespace, pod and container of both operators and of every agent of the job."""
+    jobs = life.pods(f"app in ({','.join(injected.ROLES)})")
+    containers = [(pod, "operator") for pod in life.pods()] + [(pod, "weightsync-agent") for pod in jobs]
+    return {(life.namespace, pod, container) for pod, container in containers}
 
 
 def operators(life: Release) -> set[Port]:

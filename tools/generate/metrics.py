@@ -19,8 +19,8 @@ HEAD = """\
 Agents serve `/metrics` on their API's port (8960), the operator on 8080, without a token and in Prometheus' text
 format. Beside what stands here the agent tells what its process takes (`process_*`, `python_info`). No label takes a
 value from a version, an engine or a peer: the number of series does not grow with the cluster. Where a metric has
-labels, a series begins with the first thing that is counted in it. A histogram is three series: `_bucket`, `_sum` and
-`_count`.
+labels, the series of the usual outcomes and reasons are there from the start at 0, and others begin with the first
+thing that is counted in them. A histogram is three series: `_bucket`, `_sum` and `_count`.
 
 With `monitoring.podMonitor.enabled` the chart has a Prometheus operator scrape both, and each series gets the labels
 `namespace`, `pod` and `container`. [Operations](operations.md) says which of them to look at, and the

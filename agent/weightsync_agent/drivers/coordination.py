@@ -230,8 +230,7 @@ class Coordination:
                     known = self._expect(version_name(lineage, number))
                     if not known.done():  # the same publish may come twice; its first outcome stands
                         known.set_result(outcome)
-                    metrics.PUBLISHES.labels(outcome=outcome.reason or "Decided").inc()
-                    metrics.SYNC_SECONDS.observe(outcome.seconds)
+                    feeds.publish_ended(outcome)
                 case e.Changed():
                     self._report(report_of(self.machine))
                 case _:

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from weightsync.digests import BucketDigest
 from weightsync.report import Report
-from weightsync.wire.v1 import ReceiptsAnswer, RouteEnd
+from weightsync.wire.v1 import PublishOutcome, ReceiptsAnswer, RouteEnd
 from weightsync_agent.observability import metrics
 
 
@@ -36,6 +36,13 @@ def sync_ended(*, repair: bool, reason: str, decided: bool, current: int) -> Non
     metrics.SYNCS.labels(kind="repair" if repair else "publish", outcome=outcome).inc()
     if repair:
         metrics.REPAIRS.inc(current)
+
+
+def publish_ended(outcome: PublishOutcome) -> None:
+    """A publish, of all ranks together. With neither version nor reason no engine had it in time."""
+    found = "Decided" if outcome.version is not None else "Undecided"
+    metrics.PUBLISHES.labels(outcome=outcome.reason or found).inc()
+    metrics.SYNC_SECONDS.observe(outcome.seconds)
 
 
 def coordinating(report: Report, served: Iterable[str]) -> None:

@@ -91,6 +91,20 @@ READERS: Final = _gauge("readers", "Joining engines that may read this pod's are
 GATE: Final = _gauge("gate", "1 while the readiness gate of this pod is True")
 ENGINE_STATE: Final = _gauge("engine_state", "1 for the state that the engine is in, 0 for all others", ("state",))
 
+# There from the start at 0: a series that begins with its first event hides that event from increase(), and a query
+# for it has no answer while all is well. The reasons that happen most; others begin when they happen.
+AT_ZERO: Final[tuple[tuple[Counter, dict[str, str]], ...]] = (
+    *((ERRORS, {"part": part, "reason": "ApiUnreachable"}) for part in ("own_pod", "plan_feed", "heads", "keys")),
+    *((WORKER_RESTARTS, {"reason": reason}) for reason in ("died", "fence", "killed")),
+    *((PUBLISHES, {"outcome": outcome}) for outcome in ("Decided", "Undecided")),
+    *((SYNCS, {"kind": kind, "outcome": end}) for kind in ("publish", "repair") for end in ("Decided", "Undecided")),
+    *((ROUTES, {"outcome": outcome}) for outcome in ("Verified", "TransferFailed")),
+    *((COMMITS, {"outcome": outcome}) for outcome in ("Current", "EngineFailed")),
+    (PULLS, {"outcome": "Pulled"}),
+)
+for _counted, _labels in AT_ZERO:
+    _counted.labels(**_labels)
+
 LABELS: Final = {
     "role": "`engine` or `coordinator`",
     "path": "the API's path, with the names of its variable parts",

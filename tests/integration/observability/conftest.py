@@ -4,11 +4,8 @@ import json
 import os
 import re
 import signal
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +13,7 @@ import yaml
 
 from reference.checkpoint import initial_state, make_checkpoint
 from reference.config import ModelConfig
+from tests.build.questions import Prometheus
 from tests.conftest import unavailable
 from tools.chaos.holds import Hold
 from tools.chaos.striking import workers
@@ -35,31 +33,12 @@ TARGETS = "targets.json"  # of Prometheus
 OPERATORS_OWN = re.compile(r'"port": (\d+).*serving health and metrics|serving health and metrics.*"port": (\d+)')
 
 
-class Scraped:
+class Scraped(Prometheus):
     """The world and the Prometheus that scrapes it."""
 
-    def __init__(self, world: ClusterWorld, port: int) -> None:
+    def __init__(self, world: ClusterWorld, address: str) -> None:
+        super().__init__(address)
         self.world = world
-        self._url = f"http://127.0.0.1:{port}/api/v1"
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """The instant vector; a query that Prometheus refuses fails the test with its words."""
-        answer = self._get("query", query=expression)
-        found: list[dict[str, Any]] = answer["data"]["result"]
-        return found
-
-    def names(self) -> set[str]:
-        """Every metric name that was scraped."""
-        return set(self._get("label/__name__/values")["data"])
-
-    def up(self) -> int:
-        """Targets that answered their last scrape."""
-        return sum(one["value"][1] == "1" for one in self.query("up"))
-
-    def _get(self, path: str, **query: str) -> Any:
-        url = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - http, ours
-            return json.loads(answer.read())
 
 
 @pytest.fixture(scope="session")
@@ -97,10 +76,9 @@ def _run(world: ClusterWorld, program: Path, checkpoint: Path, folder: Path) -> 
     with Publisher(rank=0, world_size=1, directory=trainer.volume) as publisher:
         world.wait_for_engines(2)
         publisher.publish(initial_state(CONFIG, seed=1)).raise_on_failure(timeout=OUTCOME_SECONDS)
-        port, found = _prometheus(world, program, folder)
-        scraped = Scraped(world, port)
+        scraped, found = _prometheus(world, program, folder)
         try:
-            wait("the first scrape of all", lambda: scraped.up() == len(world.pods) + 1, 90, [found])
+            wait("the first scrape of all", lambda: sum(scraped.up().values()) == len(world.pods) + 1, 90, [found])
             _work(world, publisher, checkpoint, folder)
             yield scraped
         finally:
@@ -164,9 +142,9 @@ def _name_targets(world: ClusterWorld, folder: Path) -> None:
     fresh.replace(folder / TARGETS)
 
 
-def _prometheus(world: ClusterWorld, program: Path, folder: Path) -> tuple[int, Child]:
+def _prometheus(world: ClusterWorld, program: Path, folder: Path) -> tuple[Scraped, Child]:
     """Scrapes operator and agents, with the labels that a PodMonitor gives."""
-    port = free_port()
+    address = f"127.0.0.1:{free_port()}"
     found = OPERATORS_OWN.search(world.operator.log.read_text())
     assert found is not None, world.operator.tail()
     _name_targets(world, folder)
@@ -185,19 +163,12 @@ def _prometheus(world: ClusterWorld, program: Path, folder: Path) -> tuple[int, 
         "prometheus",
         [
             str(program), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.listen-address={address}",
         ],
         {},
         folder / "prometheus.log",
     )  # fmt: skip
+    scraped = Scraped(world, address)
     child.start()
-    wait("Prometheus", lambda: _ready(port), 30, [child])
-    return port, child
-
-
-def _ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+    wait("Prometheus", scraped.ready, 30, [child])
+    return scraped, child

@@ -1,12 +1,13 @@
 """What is declared is fed, and what dashboard and alerts ask has an answer: a real Prometheus scrapes a world."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.build import questions
+from tests.build.questions import Question
 from tests.integration.observability.conftest import SCRAPE_SECONDS, Scraped
 from tools.generate import dashboard
 from tools.generate.metrics import Described, groups
@@ -50,46 +51,36 @@ def test_nothing_is_scraped_that_the_reference_does_not_name(scraped: Scraped) -
     assert not [name for name in plain | stems if f"`{name}`" not in page]
 
 
-QUERIES = [
-    (panel["title"], target["expr"])
-    for panel in dashboard.dashboard()["panels"]
-    for target in panel.get("targets", [])
-]
+DASHBOARD = dashboard.dashboard()
+PANELS = questions.of_dashboard(DASHBOARD, ".*", WINDOW)
 
 
-@pytest.mark.parametrize(("title", "expression"), QUERIES, ids=[title for title, _ in QUERIES])
-def test_every_query_of_the_dashboard_returns_data(scraped: Scraped, title: str, expression: str) -> None:
+@pytest.mark.parametrize("question", PANELS, ids=[one.title for one in PANELS])
+def test_every_query_of_the_dashboard_returns_data(scraped: Scraped, question: Question) -> None:
     """With every namespace chosen."""
-    asked = expression.replace("$namespace", ".*").replace("$__rate_interval", WINDOW)
-    wait(f"{title}: {asked} having data", lambda: _numbers(scraped, asked), 60 * SCRAPE_SECONDS)
+    answered(scraped, question)
 
 
 def test_the_dashboards_choice_of_namespaces_is_filled(scraped: Scraped) -> None:
-    """Its variable asks for a label's values of one metric; without them every panel would be empty."""
-    (query,) = (one["query"] for one in dashboard.dashboard()["templating"]["list"] if one["type"] == "query")
-    asked = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
-    assert asked is not None, query
-    assert {found["metric"][asked[2]] for found in scraped.query(asked[1])} == {"world"}
+    """By the namespaces of the agents."""
+    metric, label = questions.of_choice(DASHBOARD)
+    assert {found["metric"][label] for found in scraped.query(metric)} == {"world"}
 
 
-def _numbers(scraped: Scraped, expression: str) -> bool:
-    """There is a value, and one that is a number: a quantile of nothing is none."""
-    return any(found["value"][1] != "NaN" for found in scraped.query(expression))
+RULES = questions.of_alerts(yaml.safe_load(ALERTS.read_text()))
 
 
-def rules() -> list[dict[str, str]]:
-    """The alerts as Prometheus reads them."""
-    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
-
-
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
-def test_every_query_of_the_alerts_returns_data(scraped: Scraped, rule: dict[str, str]) -> None:
+@pytest.mark.parametrize("question", RULES, ids=[one.title for one in RULES])
+def test_every_query_of_the_alerts_returns_data(scraped: Scraped, question: Question) -> None:
     """Without the last comparison there is a value, also while all is well; with it the query is one."""
-    query, operator, bound = rule["expr"].rsplit(" ", 2)
-    assert operator in ("<", ">")
-    assert float(bound) >= 0
-    wait(f"{rule['alert']}: {query} having data", lambda: _numbers(scraped, query), 60 * SCRAPE_SECONDS)
-    scraped.query(rule["expr"])
+    answered(scraped, question)
+    scraped.query(f"{question.expression} {question.bound}")
+
+
+def answered(scraped: Scraped, question: Question) -> None:
+    """Sooner or later."""
+    what = f"{question.title}: {question.expression} having data"
+    wait(what, lambda: scraped.answers(question.expression), 60 * SCRAPE_SECONDS)
 
 
 def test_one_sync_is_found_in_the_logs_of_all_agents_by_its_id(scraped: Scraped) -> None:

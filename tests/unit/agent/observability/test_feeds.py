@@ -1,6 +1,7 @@
 """What messages say to the metrics."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -8,7 +9,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from weightsync.digests import BucketDigest
 from weightsync.report import Report
-from weightsync.wire.v1 import ReceiptsAnswer, RouteEnd, WriterId
+from weightsync.version import Version
+from weightsync.wire.v1 import PublishOutcome, ReceiptsAnswer, RouteEnd, WriterId
 from weightsync_agent.observability import feeds, metrics
 
 LINEAGE, OTHER = "1" * 16, "2" * 16
@@ -85,6 +87,21 @@ def test_an_undecided_sync_is_counted_by_why() -> None:
     feeds.sync_ended(repair=True, reason="", decided=False, current=2)
     assert value("syncs_total", kind="repair", outcome="Undecided") == before[0] + 1
     assert value("repairs_total") == before[1] + 2
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        pytest.param({"version": Version(lineage=LINEAGE, number=7, root="0" * 64)}, "Decided", id="a version"),
+        pytest.param({}, "Undecided", id="no engine had it in time"),
+        pytest.param({"reason": "RanksDiffer"}, "RanksDiffer", id="a reason of its own"),
+    ],
+)
+def test_a_publish_is_counted_by_what_became_of_it(said: dict[str, Any], outcome: str) -> None:
+    """Nothing is called decided that has no version."""
+    before = value("publishes_total", outcome=outcome)
+    feeds.publish_ended(PublishOutcome(ended=True, seconds=1.5, **said))
+    assert value("publishes_total", outcome=outcome) == before + 1
 
 
 def test_arenas_count_by_the_pages_that_they_take(tmp_path: Path) -> None:

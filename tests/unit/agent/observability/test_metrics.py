@@ -1,5 +1,8 @@
 """The metrics' registry: what a scrape sees."""
 
+import subprocess
+import sys
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -24,3 +27,14 @@ def test_every_duration_of_a_sync_falls_into_a_bucket(seconds: float) -> None:
     """From a write's fixed cost to the longest deadline nothing lies past the last bound."""
     assert seconds <= metrics.SECONDS[-1]
     assert list(metrics.SECONDS) == sorted(metrics.SECONDS)
+
+
+def test_what_may_be_asked_before_it_happened_is_there_at_zero() -> None:
+    """In a process that has counted nothing: alerts and dashboard have an answer, increase() sees the first."""
+    program = "from weightsync_agent.observability import metrics; print(metrics.exposition()[0].decode())"
+    text = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {(one.name, frozenset(one.labels.items())): one.value for one in samples}
+    for counter, labels in metrics.AT_ZERO:
+        (family,) = counter.describe()
+        assert found[f"{family.name}_total", frozenset(labels.items())] == 0
