@@ -34,6 +34,7 @@ VALUES = (
     "--set=agent.injection.volumeSizeLimit=4Gi", "--set-string=agent.injection.env.WEIGHTSYNC_STALL_SECONDS=7",
     "--set=agent.injection.enginePort=31000", "--set=agent.injection.engineResources.limits.rdma/hca=1",
     "--set-json=agent.injection.resourceClaims=[{\"name\":\"nic\",\"resourceClaimTemplateName\":\"rdma\"}]",
+    "--set-json=imagePullSecrets=[{\"name\":\"pull-a\"},{\"name\":\"pull-b\"}]",
 )  # fmt: skip
 
 
@@ -137,6 +138,60 @@ def test_an_engine_gets_a_gate_the_hooks_path_and_its_port(place: Place) -> None
     assert spec["resourceClaims"] == [{"name": "nic", "resourceClaimTemplateName": "rdma"}]
 
 
+@pytest.mark.parametrize("role", ["trainer", "engine"])
+def test_a_pod_says_how_much_memory_its_agent_takes(place: Place, role: str) -> None:
+    """In place of the value's, as request and limit; what else stands in the values stays."""
+    wanted = pod(role)
+    wanted["metadata"]["annotations"] = {"weightsync.io/agent-memory": "160Gi"}
+    (agent,) = place.made(wanted)["spec"]["initContainers"]
+    assert agent["resources"]["requests"]["memory"] == agent["resources"]["limits"]["memory"] == "160Gi"
+    assert agent["resources"]["requests"]["cpu"] == "1"
+    assert agent["resources"]["limits"].get("rdma/hca") == ("1" if role == "engine" else None)
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        pytest.param(None, ["pull-a", "pull-b"], id="none of its own"),
+        pytest.param(["mine"], ["mine", "pull-a", "pull-b"], id="one of its own"),
+        pytest.param(["pull-b"], ["pull-b", "pull-a"], id="one of these"),
+    ],
+)
+def test_the_agents_image_can_be_pulled(place: Place, own: list[str] | None, found: list[str]) -> None:
+    """By the values' secrets: the account's are not looked at any more when the pod gets it."""
+    wanted = pod("trainer", **({"imagePullSecrets": [{"name": name} for name in own]} if own else {}))
+    assert [one["name"] for one in place.made(wanted)["spec"]["imagePullSecrets"]] == found
+
+
+def test_a_pod_of_the_nodes_network_can_have_an_agent(place: Place) -> None:
+    """The agent's port is then the node's, which the API server asks to be said."""
+    (agent,) = place.made(pod("engine", hostNetwork=True))["spec"]["initContainers"]
+    assert agent["ports"][0]["hostPort"] == agent["ports"][0]["containerPort"] == 8960
+
+
+@pytest.mark.parametrize("role", ["trainer", "engine"])
+def test_the_snippet_for_pod_templates_is_what_is_injected(place: Place, role: str) -> None:
+    """docs/agent-sidecar.md: the same agent, but for what these values say."""
+    page = (ROOT / "docs/agent-sidecar.md").read_text()
+    (block,) = re.findall(rf"^```yaml\n(# {role}-pod.yaml\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    template = yaml.safe_load(block)
+    template["metadata"].pop("namespace", None)
+    documented, injected = place.made(template)["spec"], place.made(pod(role))["spec"]
+    (snippet, *_), (agent,) = documented["initContainers"], injected["initContainers"]
+    for part in ("command", "restartPolicy", "ports", "startupProbe", "livenessProbe"):
+        assert snippet[part] == agent[part], part
+    assert mounts(snippet) == mounts(agent)
+    agent["securityContext"]["capabilities"].pop("add")
+    assert snippet["securityContext"] == agent["securityContext"]
+    own = {one["name"] for one in agent["env"]} - {"WEIGHTSYNC_LOG_LEVEL", "WEIGHTSYNC_STALL_SECONDS"}
+    assert {one["name"] for one in snippet["env"]} == own
+    assert documented["serviceAccountName"] == injected["serviceAccountName"]
+    assert documented.get("readinessGates") == injected.get("readinessGates")
+    tokens = ("weightsync-token", "weightsync-api")
+    both = [by_name(spec["volumes"]) for spec in (documented, injected)]
+    assert [both[0][name] for name in tokens] == [both[1][name] for name in tokens]
+
+
 def test_the_agent_is_confined(place: Place) -> None:
     """Not root, nothing writable but the volume, no capability but the one that was asked for."""
     (agent,) = place.made(pod("engine"))["spec"]["initContainers"]
@@ -228,6 +283,8 @@ def test_a_pod_without_the_label_is_not_looked_at(place: Place) -> None:
         pytest.param({"labels": {"weightsync.io/inject": "driver"}}, "driver: write trainer or engine", id="a role"),
         pytest.param({"serviceAccountName": "mine"}, "out, or write weightsync-agent", id="an account"),
         pytest.param({"annotations": {"weightsync.io/engine-port": "x"}}, "write the number on which", id="a port"),
+        pytest.param({"annotations": {"weightsync.io/agent-memory": "much"}}, "what the agent of this", id="a word"),
+        pytest.param({"annotations": {"weightsync.io/agent-memory": "0"}}, "what the agent of this", id="no memory"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_at_creation(place: Place, change: Json, said: str) -> None:

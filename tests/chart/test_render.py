@@ -141,6 +141,7 @@ def test_an_operator_of_two_replicas_may_lose_one(chart: Helm) -> None:
     ]
     assert deployment["replicas"] == 2
     assert budget["maxUnavailable"] == 1
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     assert (
         budget["selector"] == deployment["selector"] == {"matchLabels": deployment["template"]["metadata"]["labels"]}
     )
@@ -177,6 +178,34 @@ def test_monitoring_needs_its_kinds(chart: Helm) -> None:
     """Switched on, but left out where the cluster does not know them: an install must not fail for it."""
     flags = ("--set=monitoring.podMonitor.enabled=true", "--set=monitoring.alerts.enabled=true")
     assert "monitoring.coreos.com" not in chart.text(*flags)
+
+
+def test_the_agents_account_can_pull_their_image(chart: Helm) -> None:
+    """For pods whose templates carry the agent."""
+    flags = ("--set=agent.namespaces={rl}", '--set-json=imagePullSecrets=[{"name":"pull"}]')
+    assert named(chart.objects(*flags), "ServiceAccount", "weightsync-agent", "rl")["imagePullSecrets"] == [
+        {"name": "pull"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("watched", "said"),
+    [("", False), ("rl", True), ("rl,eval", False)],
+    ids=["all namespaces", "one is left out", "each"],
+)
+def test_namespaces_that_nobody_plans_for_are_named(chart: Helm, watched: str, said: bool) -> None:
+    """Their agents would wait for ever."""
+    flags = ("--set=agent.namespaces={rl,eval}", f"--set=operator.watchNamespaces={{{watched}}}")
+    done = chart.run("install", "weightsync", str(CHART), "--dry-run=client", *(flags if watched else flags[:1]))
+    assert ("Nobody plans for the agents of eval" in done.stdout) == said, done.stderr
+
+
+def test_helm_test_runs_where_the_operator_may(chart: Helm) -> None:
+    """On a cluster whose every node has a taint it would stay pending else."""
+    flags = ("--set=operator.nodeSelector.pool=system", '--set-json=operator.tolerations=[{"key":"dedicated"}]')
+    pod = named(chart.hooks(*flags), "Pod", "weightsync-test")["spec"]
+    assert pod["nodeSelector"] == {"pool": "system"}
+    assert pod["tolerations"] == [{"key": "dedicated"}]
 
 
 def test_helm_test_asks_the_api_server_with_its_own_rights(chart: Helm) -> None:

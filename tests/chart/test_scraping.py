@@ -1,4 +1,4 @@
-"""The PodMonitors as Prometheus gets them: of all ports of all pods it takes the operator's and the agents', no more."""
+"""The PodMonitors as Prometheus gets them: of all pods' ports it takes the operator's and the agents', no more."""
 
 import json
 import re

@@ -1,5 +1,6 @@
 """All that the chart renders is taken by a real API server, strictly; what the documentation types, by helm."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.build.api import Api
+from tests.build.chart_values import nested
 from tests.build.charts import CHART, Helm, Json
 from tools.cluster.light import LightCluster
 
@@ -59,6 +61,19 @@ def test_the_api_server_takes_every_object(api: Api, chart: Helm) -> None:
     objects = [*chart.objects(*VALUES), *chart.hooks(*VALUES)]
     assert {one["kind"] for one in objects} == set(PLACES)
     for one in objects:
+        answer = api.call("POST", f"{place(one)}?dryRun=All&fieldValidation=Strict", one)
+        assert answer.status == 201, f"{one['kind']} {one['metadata']['name']}: {answer.message}"
+
+
+@pytest.mark.apiserver
+@pytest.mark.timeout(120)
+def test_the_api_server_takes_what_every_value_brings(api: Api, chart: Helm, tmp_path: Path) -> None:
+    """All set at once to something else than the default; namespaces are those that are there."""
+    values = nested(0)
+    values["operator"]["watchNamespaces"] = values["agent"]["namespaces"] = list(NAMESPACES)
+    (tmp_path / "values.yaml").write_text(json.dumps(values))
+    flags = (f"--values={tmp_path / 'values.yaml'}", VALUES[0])
+    for one in [*chart.objects(*flags), *chart.hooks(*flags)]:
         answer = api.call("POST", f"{place(one)}?dryRun=All&fieldValidation=Strict", one)
         assert answer.status == 201, f"{one['kind']} {one['metadata']['name']}: {answer.message}"
 

@@ -6,88 +6,16 @@ Each case is one leaf of values.yaml; all are set at once, since a rendering cos
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.build.chart_values import ABLE, CASES, nested
 from tests.build.charts import CHART, Helm, Json
 
-ABLE = [
-    f"--api-versions={kind}"
-    for kind in (
-        "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy",
-        "monitoring.coreos.com/v1/PodMonitor",
-        "monitoring.coreos.com/v1/PrometheusRule",
-    )
-]
 ROOT = Path(__file__).resolve().parents[2]
-DIGEST = f"sha256:{'a' * 64}"
-# Leaf -> (a value, what it brings into the manifests, a wrong value). None: any value is right, or what is rendered
-# is looked at elsewhere.
-CASES: dict[str, tuple[Any, str | None, Any]] = {
-    "image.repository": ("reg.test/ws", "reg.test/ws", ""),
-    "image.tag": ("v7", None, "a tag"),  # the digest decides
-    "image.digest": (DIGEST, f"reg.test/ws@{DIGEST}", "sha256:12"),
-    "image.pullPolicy": ("Always", "imagePullPolicy: Always", "Sometimes"),
-    "imagePullSecrets": ([{"name": "pull-me"}], "name: pull-me", ["pull-me"]),
-    "crds.install": (False, None, "no"),
-    "rbac.aggregate": (False, None, "no"),
-    "priorityClass.create": (True, "kind: PriorityClass", "yes"),
-    "priorityClass.value": (4711, "value: 4711", 2000000000),
-    "operator.replicas": (3, "replicas: 3", 99),
-    "operator.watchNamespaces": (["seen"], 'value: "seen"', ["No_Name"]),
-    "operator.podSelector": ("team=a", 'value: "team=a"', 7),
-    "operator.topologyLabels": (["kubernetes.io/hostname"], "resources: [nodes]", ["a b"]),
-    "operator.logLevel": ("debug", "LOG_LEVEL, value: debug", "loud"),
-    "operator.logFormat": ("console", "value: console", "xml"),
-    "operator.debounceSeconds": (0.5, 'value: "0.5"', 11),
-    "operator.resyncSeconds": (77, 'value: "77"', 1),
-    "operator.resources": ({"limits": {"memory": "513Mi"}}, "memory: 513Mi", {"limit": {}}),
-    "operator.priorityClassName": ("high", "priorityClassName: high", 7),
-    "operator.podAnnotations": ({"note": "here"}, "note: here", {"a": 1}),
-    "operator.podLabels": ({"team": "weights"}, "team: weights", {"a": 1}),
-    "operator.nodeSelector": ({"disk": "fast"}, "disk: fast", {"a": 1}),
-    "operator.tolerations": ([{"key": "dedicated"}], "key: dedicated", ["dedicated"]),
-    "operator.affinity": ({"nodeAffinity": {}}, "nodeAffinity: {}", "near"),
-    "agent.namespaces": (["rl", "eval"], "namespace: eval", ["A"]),
-    "agent.serviceAccount.create": (False, None, "no"),
-    "agent.serviceAccount.name": ("carrier", "system:serviceaccount:rl:carrier", "No Name"),
-    "agent.injection.mode": ("Enabled", "kind: MutatingAdmissionPolicy", "Always"),
-    "agent.injection.logLevel": ("warning", 'value: "warning"', "loud"),
-    "agent.injection.enginePort": (31234, '"31234"', 70000),
-    "agent.injection.volumeSizeLimit": ("9Gi", 'sizeLimit: "9Gi"', "much"),
-    "agent.injection.ipcLock": (True, '"IPC_LOCK"', "yes"),
-    "agent.injection.resourceClaims": (
-        [{"name": "nic", "resourceClaimName": "c"}], 'resourceClaimName: "c"', ["nic"],
-    ),
-    "agent.injection.env": ({"WEIGHTSYNC_TRANSPORT": "rdma"}, '"WEIGHTSYNC_TRANSPORT", value: "rdma"', {"a-b": "x"}),
-    "agent.injection.trainerResources": ({"limits": {"memory": "33Gi"}}, '"memory": "33Gi"', {"limit": {}}),
-    "agent.injection.engineResources": ({"limits": {"memory": "17Gi"}}, '"memory": "17Gi"', {"limit": {}}),
-    "networkPolicy.enabled": (True, "endPort: 17000", "yes"),
-    "networkPolicy.scrapers": ([{"podSelector": {"matchLabels": {"app": "prom"}}}], "app: prom", [{"pods": {}}]),
-    "monitoring.podMonitor.enabled": (True, "kind: PodMonitor", "yes"),
-    "monitoring.podMonitor.labels": ({"release": "prom-a"}, "release: prom-a", {"a": 1}),
-    "monitoring.podMonitor.interval": ("13s", "interval: 13s", "often"),
-    "monitoring.alerts.enabled": (True, "kind: PrometheusRule", "yes"),
-    "monitoring.alerts.labels": ({"release": "prom-b"}, "release: prom-b", {"a": 1}),
-    "monitoring.dashboard.enabled": (True, "weightsync.json:", "yes"),
-    "monitoring.dashboard.labels": ({"grafana": "c"}, "grafana: c", {"a": 1}),
-}  # fmt: skip
 # Maps that users fill: their keys are no values of the chart.
 FREE = {"resources", "trainerResources", "engineResources", "env", "labels"}
-
-
-def nested(column: int) -> Json:
-    """All cases' values of a column as one document of values."""
-    document: Json = {}
-    for path, case in CASES.items():
-        place = document
-        *folders, leaf = path.split(".")
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[leaf] = case[column]
-    return document
 
 
 def leaves(values: Json, path: str = "") -> set[str]:
@@ -141,6 +69,24 @@ def test_a_wrong_one_is_refused_by_its_name(refused: str, path: str) -> None:
     where = "/" + path.replace(".", "/")
     lines = [line for line in refused.splitlines() if line.strip().startswith("- at '") and where in line]
     assert lines, refused
+
+
+@pytest.mark.parametrize("amount", ["much", "2K", "-1", "1.5.0Gi", "64 Gi", ""])
+@pytest.mark.parametrize(
+    "part", ["operator.resources", "agent.injection.engineResources", "agent.injection.trainerResources"]
+)
+def test_what_is_no_amount_is_refused_before_a_pod_is_made(chart: Helm, part: str, amount: str) -> None:
+    """Admission would find an agent's only when a pod asks for one: then no pod of the namespace could be made."""
+    done = chart.run("template", "weightsync", str(CHART), f"--set-string={part}.limits.memory={amount}")
+    assert f"at '/{part.replace('.', '/')}/limits/memory'" in done.stderr
+
+
+@pytest.mark.parametrize("amount", ["0", "1", "1.5Gi", "64Gi", "100m", "5e9", "12k", "500M"])
+def test_what_is_an_amount_is_taken(chart: Helm, amount: str) -> None:
+    """In Kubernetes' own words."""
+    assert f"memory: {amount}" in chart.text(f"--set-string=operator.resources.limits.memory={amount}").replace(
+        '"', ""
+    )
 
 
 def test_a_key_that_is_unknown_is_refused_in_every_part(chart: Helm, tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def upgraded_and_rolled_back(life: Release, job: Job, ports: set[Port]) -> None:
     """Versions advance meanwhile. Between the two the stranger may read metrics, and no more than that."""
     before = life.kubectl.get("weightsync", "policy")["spec"]
     change = f"networkPolicy.scrapers={json.dumps([{'podSelector': {'matchLabels': STRANGERS}}])}"
-    words = ("--reuse-values", "--set", "operator.podLabels.step=two", "--set-json", change, *WAIT)
+    words = ("--reset-then-reuse-values", "--set", "operator.podLabels.step=two", "--set-json", change, *WAIT)
     life.helm("upgrade", RELEASE, CHART, *words)
     assert {pod["metadata"]["labels"].get("step") for pod in life.pods().values()} == {"two"}
     metrics = {(host, port) for host, port in ports if port == API} | operators(life)

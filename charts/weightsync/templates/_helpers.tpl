@@ -13,6 +13,9 @@
 {{/* The label by which pods ask for an agent, and by which policies know pods that carry one. */}}
 {{- define "weightsync.injectLabel" -}}weightsync.io/inject{{- end }}
 
+{{/* What a pod may say of its agent's memory. */}}
+{{- define "weightsync.memoryPattern" -}}^[1-9][0-9]*([kMGTPE]|[KMGTPE]i)?${{- end }}
+
 {{/* Whether the agent is injected: "yes" or nothing. */}}
 {{- define "weightsync.injects" -}}
 {{- $mode := .Values.agent.injection.mode }}

@@ -125,7 +125,43 @@ BAD = [
     pytest.param(changed("spec.strategy.maxUnavailable", "101%"), "from 1% to 100%", id="more than all engines"),
     pytest.param(changed("spec.strategy.maxUnavailable", -1), "a count of at least 1", id="a count below nothing"),
     pytest.param(changed("spec.strategy.maxUnavailable", "2"), "from 1% to 100%", id="a count as a word"),
+    pytest.param(changed("spec.transfer.mode", "Fast"), '"Auto", "Staged", "Direct"', id="a mode"),
+    pytest.param(
+        changed("spec.trainer.selector", {"matchExpressions": []}),
+        "write matchLabels or matchExpressions",
+        id="a trainer by no expression",
+    ),
+    pytest.param(changed("spec.joinPolicy", "Later"), '"Peer", "NextVersion"', id="a policy for those that join"),
+    pytest.param(
+        changed("spec.transfer.rdma.devices", ["mlx5 0"]), "devices[0] in body should match", id="no device"
+    ),
+    pytest.param(changed("spec.transfer.rdma.gidIndex", 256), "less than or equal to 255", id="an index too large"),
+    pytest.param(changed("spec.transfer.rdma.trafficClass", -1), "greater than or equal to 0", id="no class"),
+    pytest.param(changed("spec.transfer.rdma.serviceLevel", 16), "less than or equal to 15", id="a level too high"),
+    pytest.param(changed("spec.transfer.rdma.mtu", 1500), '"512", "1024", "2048", "4096"', id="Ethernet's MTU"),
+    pytest.param(changed("spec.transfer.rdma.queuePairs", 0), "greater than or equal to 1", id="no connection"),
 ]
+
+
+def leaves(schema: manifests.Json, path: str = "spec") -> set[str]:
+    """Dotted paths of all fields that hold a value; those of selectors' expressions count as one."""
+    inner = schema.get("properties", {})
+    return set().union(*(leaves(part, f"{path}.{name}") for name, part in inner.items())) if inner else {path}
+
+
+def written(value: Any, path: str = "spec") -> set[str]:
+    """Dotted paths of what a document says."""
+    below = value.items() if isinstance(value, dict) else ()
+    return {path}.union(*(written(part, f"{path}.{name}") for name, part in below))
+
+
+def test_every_field_has_a_wrong_value_in_the_table() -> None:
+    """So that none is added whose mistakes nobody has seen."""
+    (crd,) = (yaml.safe_load(path.read_text()) for path in CRDS if path.name.startswith("weightsyncs."))
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    objects: list[Any] = [case.values[0] for case in BAD]
+    said = set().union(*(written(made["spec"]) for made in objects))
+    assert leaves(spec) - said == set()
 
 
 def test_the_crds_are_accepted(api: Api) -> None:

@@ -78,11 +78,12 @@ volumeMounts:
       - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
 {{- end }}
 
-{{/* A value as a CEL expression. Takes path, the type's name, and value. Quantities stand in maps, all else in objects. */}}
+{{/* A value as a CEL expression. Takes path, the type's name, and value. Quantities stand in maps, all else in objects.
+     How much memory an agent takes is its model's affair, so a pod may say it. */}}
 {{- define "weightsync.cel" -}}
 {{- if kindIs "map" .value -}}
 {{- if or (hasSuffix ".limits" .path) (hasSuffix ".requests" .path) -}}
-{ {{- range $index, $key := keys .value | sortAlpha }}{{ if $index }}, {{ end }}{{ toRawJson $key }}: {{ get $.value $key | toString | toRawJson }}{{ end -}} }
+{ {{- range $index, $key := keys .value | sortAlpha }}{{ if $index }}, {{ end }}{{ toRawJson $key }}: {{ if eq $key "memory" }}variables.agentMemory != "" ? string(variables.agentMemory) : {{ end }}{{ get $.value $key | toString | toRawJson }}{{ end -}} }
 {{- else -}}
 {{ .path }}{ {{- range $index, $key := keys .value | sortAlpha }}{{ if $index }}, {{ end }}{{ $key }}: {{ include "weightsync.cel" (dict "path" (printf "%s.%s" $.path $key) "value" (get $.value $key)) }}{{ end -}} }
 {{- end -}}
