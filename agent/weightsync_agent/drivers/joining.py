@@ -167,7 +167,7 @@ class Joining:
             said, answered = await self._neighbours.decided(plan)
             if answered and said is None:
                 return j.Asked((), None, answered=True)
-            offers = await self._neighbours.offers(plan, self.machine.programs)
+            offers = await self._neighbours.offers(plan, self.machine.programs, said)
         except WeightSyncError as error:
             return j.AskFailed(str(error))
         return j.Asked(offers, said, answered, self._neighbours.limit(plan))

@@ -8,12 +8,12 @@ from weightsync.errors import PeerError, Refused
 from weightsync.plan import Engine, Plan
 from weightsync.wire.v1 import Decided, Held
 from weightsync_agent.peers.client import PeerClient
-from weightsync_agent.protocol.holders import Offer, luck
+from weightsync_agent.protocol.holders import Offer, luck, suffices
 
 ReadPlan = Callable[[], Awaitable[Plan | None]]
 
 ASKED = 64  # engines at most; there are holders among them, or there are few
-AT_ONCE = 16
+AT_ONCE = 8
 ANSWER_SECONDS = 2.0
 PLAN_SECONDS = 30.0  # a plan that served is not read again before: a fresh fleet asks for hours
 
@@ -61,27 +61,31 @@ class Neighbours:
             self._plan = None  # another term has begun since it was read
         return held.decided, True
 
-    async def offers(self, plan: Plan, programs: Mapping[int, str]) -> tuple[Offer, ...]:
-        """What engines of the same layouts hold."""
+    async def offers(self, plan: Plan, programs: Mapping[int, str], said: Decided | None) -> tuple[Offer, ...]:
+        """What engines of the same layouts hold: a few are asked at a time, until one has what was decided last and a
+        free place, since hundreds may join at once. said: by the coordinator, None where it did not answer.
+        """
         alike = (engine for engine in plan.engines if self._alike(engine, programs))
         able = sorted(alike, key=lambda engine: luck(self._uid, engine.leader))[:ASKED]
-        limit = asyncio.Semaphore(AT_ONCE)
+        found: list[Offer] = []
+        for first in range(0, len(able), AT_ONCE):
+            answers = await asyncio.gather(*(self._ask(engine, plan) for engine in able[first : first + AT_ONCE]))
+            found += [offer for offer in answers if offer is not None]
+            if suffices(found, said):
+                break
+        return tuple(found)
 
-        async def ask(engine: Engine) -> Offer | None:
-            async with limit:
-                try:
-                    held = await self._client.call(engine.address, "/v1/held", Held, seconds=ANSWER_SECONDS)
-                except PeerError:
-                    return None
-            # Another pod may have come to its address.
-            if held.decided is None or held.uid != engine.leader:
-                return None
-            if held.decided.term > plan.term:
-                self._plan = None  # another coordinates since it was read
-            return Offer(held.uid, engine.address, held.decided, held.readers, held.most)
-
-        found = await asyncio.gather(*(ask(engine) for engine in able))
-        return tuple(offer for offer in found if offer is not None)
+    async def _ask(self, engine: Engine, plan: Plan) -> Offer | None:
+        try:
+            held = await self._client.call(engine.address, "/v1/held", Held, seconds=ANSWER_SECONDS)
+        except PeerError:
+            return None
+        # Another pod may have come to its address.
+        if held.decided is None or held.uid != engine.leader:
+            return None
+        if held.decided.term > plan.term:
+            self._plan = None  # another coordinates since it was read
+        return Offer(held.uid, engine.address, held.decided, held.readers, held.most)
 
     def _alike(self, engine: Engine, programs: Mapping[int, str]) -> bool:
         here = {target.rank.rank: target.rank.program for target in engine.targets}

@@ -65,10 +65,20 @@ def goal(own: Decided | None, offers: Sequence[Offer], said: Decided | None) -> 
     return newest(able)
 
 
+def suffices(offers: Iterable[Offer], said: Decided | None) -> bool:
+    """Nobody else need be asked: one has a free place, and what the coordinator said was decided last."""
+    return said is not None and any(offer.free and offer.decided.version == said.version for offer in offers)
+
+
 def order(offers: Iterable[Offer], aim: Decided, reader: str) -> list[Offer]:
     """Who is asked for it, one after another: the nearest, of those whoever has least readers, else spread."""
     able = [offer for offer in offers if offer.decided.version == aim.version and offer.most > 0]
     return sorted(able, key=lambda offer: (not offer.free, offer.near, offer.readers, luck(reader, offer.uid)))
+
+
+def share(reader: str, of: str) -> float:
+    """From 0 to 1: another one for each reader, and the same one each time."""
+    return int.from_bytes(luck(reader, of)) / (1 << 64)
 
 
 def luck(reader: str, holder: str) -> bytes:

@@ -17,11 +17,13 @@ from enum import Enum
 
 from weightsync.digests import program_root, version_root
 from weightsync.wire.v1 import Decided, Lease
-from weightsync_agent.protocol.holders import Offer, goal, order
+from weightsync_agent.protocol.holders import Offer, goal, order, share
 from weightsync_agent.protocol.repair import backoff
 from weightsync_agent.protocol.table import Machine, Row
 
-BUSY_SECONDS = 0.5  # until holders that had no place are asked again
+BUSY_SECONDS = 0.5  # until holders that had no place are asked again, at most at first
+BUSY_LONGEST = 4.0  # where many wait, and what they read takes long
+BUSY_ROUNDS = 4  # that end so soon; then each pause is half as long again
 
 
 class JoinerState(Enum):
@@ -152,6 +154,15 @@ class Told:
     message: str
 
 
+def busy_pause(reader: str, waits: int) -> float:
+    """Seconds until holders are asked again, after so many rounds (>= 1) that found all of them busy.
+
+    Those who wait do not ask in step, and the longer they wait, the less often: hundreds may.
+    """
+    longest = min(BUSY_LONGEST, BUSY_SECONDS * 1.5 ** max(0, min(waits, 32) - BUSY_ROUNDS))
+    return float(longest * (0.5 + share(reader, str(waits)) / 2))
+
+
 class Joiner(Machine[JoinerState]):
     """See the module's rules. reader: the uid of this engine's leader; programs: of its ranks, by rank."""
 
@@ -166,6 +177,7 @@ class Joiner(Machine[JoinerState]):
         self.offer: Offer | None = None
         self.busy = False  # a holder of this round had no place
         self.failures = 0
+        self.waits = 0  # rounds in a row that found all holders busy
         self.again_at = 0.0
 
     @property
@@ -175,7 +187,7 @@ class Joiner(Machine[JoinerState]):
 
     def _seek(self, event: Needs, now: float) -> list[object]:
         self.own, self.sealed = event.own, event.sealed
-        self.aim, self.offers, self.busy, self.failures = None, [], False, 0
+        self.aim, self.offers, self.busy, self.failures, self.waits = None, [], False, 0, 0
         return [Seek()]
 
     def _again(self, event: Needs, now: float) -> list[object]:
@@ -213,7 +225,8 @@ class Joiner(Machine[JoinerState]):
     def _rest(self, why: str, now: float) -> list[object]:
         self.state, self.offer = JoinerState.RESTING, None
         self.failures += not self.busy
-        self.again_at = now + (BUSY_SECONDS if self.busy else backoff(self.failures))
+        self.waits = self.waits + 1 if self.busy else 0
+        self.again_at = now + (busy_pause(self.reader, self.waits) if self.busy else backoff(self.failures))
         return [Told(why)]
 
     def _unasked(self, event: AskFailed, now: float) -> list[object]:
@@ -238,7 +251,7 @@ class Joiner(Machine[JoinerState]):
         why = self.wrong(event.lease)
         if why or self.offer is None:
             return self._next(f"{self.offer.address if self.offer else 'nobody'}: {why}", now)
-        self.state = JoinerState.PULLING
+        self.state, self.waits = JoinerState.PULLING, 0
         return [BeginPull(self.offer, event.lease)]
 
     def _not_leased(self, event: NotLeased, now: float) -> list[object]:

@@ -1,7 +1,7 @@
 """The driver of a join: whom it asks, what it tells the machine, and that its end is one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ from weightsync.plan import Transfer
 from weightsync.wire.v1 import Accepted, Capabilities, Decided, Held, HeldRank, Lease, Region
 from weightsync_agent.drivers import joining as driver
 from weightsync_agent.drivers.joining import Joining
-from weightsync_agent.drivers.neighbours import Neighbours
+from weightsync_agent.drivers.neighbours import AT_ONCE, Neighbours
 from weightsync_agent.peers.client import Unreachable
 from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.joiner import JoinerState as S
@@ -39,21 +39,21 @@ class Client:
 
 
 class World:
-    """One joining engine, a coordinator c, and engines h and i that hold version 1."""
+    """One joining engine, a coordinator c, and engines h and i (or others) that hold version 1."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **plan: Any) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, holders: Sequence[str] = "hi", **plan: Any) -> None:
         self.client = Client()
         self.client.answers = {
             "c:1/v1/held": lambda body: Held(uid="c", decided=decided()),
-            **{f"{uid}:1/v1/held": lambda body, uid=uid: Held(uid=uid, decided=decided(), most=2) for uid in "hi"},
-            **{f"{uid}:1/v1/leases": lambda body, uid=uid: self.lease(uid) for uid in "hi"},
+            **{f"{uid}:1/v1/held": lambda body, uid=uid: Held(uid=uid, decided=decided(), most=2) for uid in holders},
+            **{f"{uid}:1/v1/leases": lambda body, uid=uid: self.lease(uid) for uid in holders},
         }
         target = SimpleNamespace(rank=SimpleNamespace(rank=0, program=PROGRAM))
         engines = [
             SimpleNamespace(
                 leader=uid, address=f"{uid}:1", mode="Staged", targets=[SimpleNamespace(uid=uid, rank=target.rank)]
             )
-            for uid in ("h", "i", "me")
+            for uid in (*holders, "me")
         ]
         self.plan: Any = SimpleNamespace(**{
             "term": 3, "coordinator": "c", "source": lambda uid: SimpleNamespace(address="c:1"), "engines": engines,
@@ -157,6 +157,32 @@ async def test_a_join_goes_on_without_the_coordinator(world: Callable[..., World
     w.joining.look()
     await w.until(S.IDLE)
     assert w.pulls == ["i"]
+    await w.joining.close()
+
+
+@pytest.mark.parametrize(
+    ("readers", "coordinator", "asked"),
+    [
+        pytest.param(0, True, AT_ONCE, id="the first few have a free place: nobody else is asked"),
+        pytest.param(2, True, 20, id="all are busy"),
+        pytest.param(0, False, 20, id="nobody says what was decided last: it takes many to tell"),
+    ],
+)
+async def test_engines_are_asked_a_few_at_a_time(
+    world: Callable[..., World], readers: int, coordinator: bool, asked: int
+) -> None:
+    """Hundreds may join at once, and each of them would ask dozens."""
+    holders = [f"h{n}" for n in range(20)]
+    w = world(holders=holders)
+    for uid in holders:
+        w.client.answers[f"{uid}:1/v1/held"] = lambda body, uid=uid: Held(
+            uid=uid, decided=decided(), readers=readers, most=2
+        )
+    if not coordinator:
+        del w.client.answers["c:1/v1/held"]
+    w.joining.look()
+    await w.until(S.IDLE)
+    assert sum(each.endswith("/v1/held") and each[0] == "h" for each in w.client.asked) == asked
     await w.joining.close()
 
 

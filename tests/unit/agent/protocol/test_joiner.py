@@ -152,6 +152,29 @@ def test_whoever_waits_for_a_place_still_hopes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("waits", "longest"), [(1, 0.5), (4, 0.5), (5, 0.75), (8, 2.53125), (10, 4.0), (10_000, 4.0)], ids=str
+)
+def test_whoever_waits_long_asks_less_often(waits: int, longest: float) -> None:
+    """And not in step with the others: between half of that and all of it."""
+    pauses = {j.busy_pause(f"reader-{n}", waits) for n in range(100)}
+    assert len(pauses) == 100
+    assert longest / 2 <= min(pauses) < 0.55 * longest
+    assert 0.95 * longest < max(pauses) <= longest
+
+
+def test_a_place_that_was_found_ends_the_waiting() -> None:
+    """The next time that all are busy is the first again."""
+    machine = joiner(*LEASING)
+    for round_ in range(6):
+        machine.handle(j.NotLeased("full", busy=True), 0.0)
+        assert machine.waits == round_ + 1
+        machine.handle(NEEDS, 100.0)
+        machine.handle(LEASING[-1], 100.0)
+    machine.handle(j.Leased(lease()), 100.0)
+    assert (machine.state, machine.waits) == (S.PULLING, 0)
+
+
+@pytest.mark.parametrize(
     "events", [(NEEDS,), LEASING, PULLING, (NEEDS, ALONE)], ids=["seeking", "leasing", "pulling", "resting"]
 )
 def test_a_sync_that_comes_ends_what_reads(events: tuple[object, ...]) -> None:
