@@ -24,14 +24,21 @@ JoinPolicy = Literal["Peer", "NextVersion"]
 MaxUnavailable = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^(100|[1-9][0-9]?)%$", max_length=4)]
 
 
+Near = Annotated[tuple[Annotated[str, Field(max_length=63)], ...], Field(max_length=8)]
+
+
 class Source(Record):
-    """One trainer pod: its agent's address, its ranks, and the RDMA devices that it can use."""
+    """One trainer pod: its agent's address, its ranks, and the RDMA devices that it can use.
+
+    near: values of its node's topology labels, the widest first; only where a relay asks for them.
+    """
 
     uid: Uid
     pod: Name
     address: Annotated[str, Field(max_length=256)]
     ranks: Annotated[tuple[SourceRank, ...], Field(max_length=64)]
     devices: Annotated[tuple[DeviceName, ...], Field(max_length=64)] = ()
+    near: Near = ()
 
 
 class Route(Record):
@@ -55,7 +62,7 @@ class Target(Record):
 class Engine(Record):
     """One serving instance. leader: uid of the pod whose agent drives it; incarnation: one life of its process.
 
-    mode: as its leader announced; a Direct one is paused while it is written to.
+    mode: as its leader announced; a Direct one is paused while it is written to. near: of its leader, as a source's.
     """
 
     name: Name
@@ -63,6 +70,7 @@ class Engine(Record):
     address: Annotated[str, Field(max_length=256)]
     incarnation: Annotated[str, Field(max_length=128)]
     mode: Mode = "Staged"
+    near: Near = ()
     targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=256)]
 
     @property

@@ -2,6 +2,7 @@
 
 - a tree (relay_tree.py) spans the engines that hold the same programs rank by rank, have granted, and whose agents
   relay; of one pod each, and staged. Its roots, and every other engine, are written to by the sources;
+- where the plan says where pods are, a version crosses into each zone once (relay_tree.py);
 - an engine that has verified all of it depends on nobody any more, whatever becomes of those above it;
 - whose parent is taken out, or fails it, turns to another one; to none twice. Where none is left it is taken out, and
   the sources write to it in the repair that follows.
@@ -52,8 +53,9 @@ def plant(sync: Sync, suspects: Collection[str], previous: Mapping[Group, Tree])
     for name, members in sync.trees.items():
         before = previous.get(name)
         sync.trees[name] = relay_tree.tree(
-            [relay_tree.Place(key) for key in members],
+            [relay_tree.Place(key, sync.members[key].engine.near) for key in members],
             transfer.relay.fanout,
+            sources=[source.near for source in sync.plan.sources if source.near],
             suspects=suspects,
             previous=before if before is not None and _fits(before, transfer.relay.fanout) else None,
         )

@@ -43,8 +43,14 @@ def compose(
     """
     memo = memo or Memo()
     if sources.usable:
-        body = _kept(sources.pods, previous)
-        engines = _route(sources, members, (previous, memo.routes(previous)), places or {})
+        places = places or {}
+        # Only a relay asks where pods are: without one a pod that moves changes no more of the plan than its routes.
+        near = places if wish.transfer.relay.fanout else {}
+        pods = tuple(
+            pod.model_copy(update={"near": _near(near, sources.nodes.get(pod.uid, ""))}) for pod in sources.pods
+        )
+        body = _kept(pods, previous)
+        engines = _route(sources, members, (previous, memo.routes(previous)), places, near)
         leader = coordinator.choose(previous.coordinator if previous else "", body)
         number = term.next_term(previous, leader, coordinator.life(leader, body), now)
     elif previous is not None:
@@ -108,6 +114,7 @@ def _route(
     members: Sequence[Member],
     before: tuple[Plan | None, StageRoutes],
     places: Mapping[str, Place],
+    near: Mapping[str, Place],
 ) -> tuple[Engine, ...]:
     """Engines with one route for each rank and stage; without those that fit nowhere. ``sources`` must be usable."""
     (previous, past), stages = before, sources.stages
@@ -124,8 +131,16 @@ def _route(
         for stage in range(stages)
     ]
     known = {engine.leader: engine for engine in previous.engines} if previous else {}
-    made = (_engine(member, routes, known.get(member.leader.uid)) for member in members)
+    made = (
+        _engine(member, routes, known.get(member.leader.uid), _near(near, member.leader.node)) for member in members
+    )
     return tuple(engine for engine in made if engine is not None)
+
+
+def _near(places: Mapping[str, Place], node: str) -> Place:
+    """Where the node is, the widest label's value first; () where nothing is known of it."""
+    place = places.get(node, ())
+    return tuple(reversed(place)) if any(place) else ()
 
 
 def _of_stage(pods: Sequence[Source], stage: int) -> list[SourceKey]:
@@ -133,7 +148,7 @@ def _of_stage(pods: Sequence[Source], stage: int) -> list[SourceKey]:
     return [SourceKey(uid, rank) for rank, uid in sorted(ranks)]
 
 
-def _engine(member: Member, routes: Sequence[mapping.Routes], before: Engine | None) -> Engine | None:
+def _engine(member: Member, routes: Sequence[mapping.Routes], before: Engine | None, near: Place) -> Engine | None:
     """The engine with its routes; None where one of its ranks fits nowhere."""
     steps = []
     for rank in member.ranks:
@@ -141,7 +156,7 @@ def _engine(member: Member, routes: Sequence[mapping.Routes], before: Engine | N
         if len(found) < len(routes):
             return None
         steps.append(found)
-    if before is not None and _unchanged(member, steps, before):
+    if before is not None and before.near == near and _unchanged(member, steps, before):
         return before
     targets = tuple(
         Target(
@@ -159,6 +174,7 @@ def _engine(member: Member, routes: Sequence[mapping.Routes], before: Engine | N
         address=member.address,
         incarnation=member.incarnation,
         mode=member.mode,
+        near=near,
         targets=targets,
     )
 

@@ -32,7 +32,9 @@ BUCKETS = (BucketDigest(offset=0, nbytes=100, digest="4" * 32),)
 NAMES = ("a", "b", "c", "d", "e")
 
 
-def engine(name: str, *, mode: str = "Staged", program: str = PROGRAM, pods: int = 1) -> Engine:
+def engine(
+    name: str, *, mode: str = "Staged", program: str = PROGRAM, pods: int = 1, near: tuple[str, ...] = ()
+) -> Engine:
     routes = (Route(stage=0, source="src", rank=0),)
     targets = tuple(
         Target(
@@ -42,8 +44,11 @@ def engine(name: str, *, mode: str = "Staged", program: str = PROGRAM, pods: int
         for rank in range(pods)
     )  # fmt: skip
     return Engine.model_validate(
-        {"name": name, "leader": name, "address": f"{name}:1", "incarnation": "1", "mode": mode, "targets": targets}
-    )
+        {
+            "name": name, "leader": name, "address": f"{name}:1", "incarnation": "1", "mode": mode, "near": near,
+            "targets": targets,
+        }
+    )  # fmt: skip
 
 
 def grant_of(name: str, rank: int = 0) -> str:
@@ -323,3 +328,10 @@ def test_rolling_relays_on() -> None:
     rest = [name for name in NAMES if name not in (root, other, below[0])]
     world.written(other).relayed(*rest).commit()
     assert set(world.outcomes().values()) == {"Current"}
+
+
+def test_a_zone_is_entered_once() -> None:
+    """By the engine that others of its zone read from, one after another."""
+    zones = {name: zone for zone, names in {"y": "abc", "z": "def"}.items() for name in names}
+    fed = World(*(engine(name, near=(zone, name)) for name, zone in zones.items())).begin().fed()
+    assert sum(by == "src" or zones[by] != zones[name] for name, by in fed.items()) == 2

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.build.pods import OTHER_LAYOUT, engine, planned, source_rank, told, trainer
-from weightsync.plan import Plan, Strategy
-from weightsync_operator.planning.compose import Wish
+from tests.build.pods import OTHER_LAYOUT, engine, gathered, judged, planned, source_rank, told, trainer
+from weightsync.plan import Plan, Relay, Strategy, Transfer
+from weightsync_operator.planning.compose import Wish, compose
 from weightsync_operator.planning.pods import Pod
 
 T0, T1 = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
@@ -132,3 +132,22 @@ def test_whatever_changed_of_an_engine_is_in_the_next_plan(changed: Pod) -> None
     assert second.generation == first.generation + 1
     same = made(planned([trainer()], [changed], second))
     assert same.engines[0] is second.engines[0]
+
+
+def near(plan: Plan) -> list[tuple[str, ...]]:
+    return [plan.sources[0].near, *(engine.near for engine in plan.engines)]
+
+
+def test_where_pods_are_is_told_to_a_relay_alone() -> None:
+    """The widest label first, nothing where none is known; without a relay a pod that moves changes no plan so."""
+    pods = gathered([replace(trainer("a", source_rank(0)), node="n0")])
+    members = judged([replace(engine(), node="n1"), replace(engine("rollout-b"), node="n2")]).members
+    places = {"n0": ("n0", "z0"), "n1": ("n1", "z1"), "n2": ("", "")}
+    relay = Wish(name="default/policy", transfer=Transfer(relay=Relay(fanout=2)))
+    first = made(compose(relay, pods, members, None, 0, places=places))
+    assert near(first) == [("z0", "n0"), ("z1", "n1"), ()]
+    same = made(compose(relay, pods, members, first, 0, places=places))
+    assert same.generation == first.generation
+    moved = made(compose(relay, pods, members, first, 0, places=places | {"n1": ("n1", "z0")}))
+    assert (near(moved)[1], moved.generation) == (("z0", "n1"), first.generation + 1)
+    assert near(made(compose(Wish(name="default/policy"), pods, members, None, 0, places=places))) == [(), (), ()]
