@@ -21,7 +21,7 @@ from tools.cluster import light
 from tools.cluster.errors import ClusterError
 from tools.setup import prometheus
 from tools.setup.errors import SetupError
-from tools.world.cluster import CRDS, OURS, ApiServer, ClusterWorld
+from tools.world.cluster import CRDS, NAME, OURS, ApiServer, ClusterWorld
 from tools.world.processes import Child, wait
 from tools.world.world import free_port
 from weightsync import Publisher, names
@@ -103,6 +103,7 @@ def _work(world: ClusterWorld, publisher: Publisher, checkpoint: Path, folder: P
     joiner = world.engine("engine-2", checkpoint)
     _name_targets(world, folder)
     world.wait_for_version(joiner, last.version.name, seconds=90)
+    _relayed(world, publisher)
     _unreadable(world)
     server = ApiServer(world.cluster)
     server.kill()
@@ -111,6 +112,21 @@ def _work(world: ClusterWorld, publisher: Publisher, checkpoint: Path, folder: P
         wait("an agent that misses the API server", lambda: "cannot be reached" in log.read_text(), 60)
     finally:
         server.start()
+
+
+def _relayed(world: ClusterWorld, publisher: Publisher) -> None:
+    """From now on engines pass versions on, one to the next: the trainer writes to one of them alone."""
+    client, path = world.cluster.client, f"{OURS}/{names.PLURAL}/{NAME}"
+    changed = client.get(path)
+    changed["spec"]["transfer"]["relay"] = {"fanout": 1}
+    status, text = client.call("PUT", path, changed)
+    assert status == 200, text
+
+    def passed_on() -> bool:  # the agents follow the changed plan some moments later
+        publisher.publish(initial_state(CONFIG, seed=4)).outcome(timeout=OUTCOME_SECONDS)
+        return any(world.metric(pod, "weightsync_agent_relayed_bytes_total") for pod in world.pods.values())
+
+    wait("a version that is passed on", passed_on, 90)
 
 
 def _unreadable(world: ClusterWorld) -> None:
