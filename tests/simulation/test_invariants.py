@@ -59,6 +59,7 @@ BROKEN = [
     (7, "unverified buckets", lambda: i.verified_before_applied("r", [(1,)], 1, 1)),
     (7, "an unknown version", lambda: i.verified_before_applied("r", [(1,)], None, 0)),
     (8, "an older term", lambda: i.term_holds("e", "a grant", 1, 2)),
+    (8, "a sync that was followed by another", lambda: i.not_ended("e", "a grant", "uid/life/2", 3)),
     (8, "refused in the newest term", lambda: i.not_over("r", 2, 2)),
     (8, "refused as a second one", lambda: i.no_second("r", 2, "a", "a")),
     (8, "two coordinators", lambda: i.one_coordinator(1, "a", "b")),

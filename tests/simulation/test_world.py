@@ -162,6 +162,24 @@ def test_a_request_can_come_twice(network):
     assert host.asked == 2
 
 
+def test_a_request_is_delivered_after_its_caller_has_given_up(network):
+    """To a host that was stopped, once it goes on; and on a slow way."""
+    net, host = network
+    host.life.frozen_until = 5.0
+    answer = net.call((Life("caller"), "c:1", "h:1"), "/v1/echo", "x", 1.0)
+    while not answer.done:
+        net.loop.step()
+    assert (host.asked, net.loop.now) == (0, 1.0)
+    run_out(net.loop)
+    assert host.asked == 1
+
+    net.weather = Weather(late=1.0, slow=9.0)
+    late = [net.call((Life("caller"), "c:1", "h:1"), "/v1/echo", "x", 1.0) for _ in range(20)]
+    run_out(net.loop)
+    assert host.asked == 21
+    assert any(isinstance(each.error, Unreachable) for each in late)
+
+
 def test_a_dead_host_refuses(network):
     """At once, not at the deadline."""
     net, host = network

@@ -390,6 +390,11 @@ def _accept_stale_term(p: Patches) -> None:
     p.set(fence.Fence, "raise_to", raise_to)
 
 
+@bug("what a coordinator asked for a sync that it has ended is done all the same, to the harm of its next one")
+def _obey_ended_sync(p: Patches) -> None:
+    p.set(fence.Fence, "over", lambda fence, sync: False)
+
+
 @bug("another coordinator goes on in the same term")
 def _two_coordinators_in_a_term(p: Patches) -> None:
     def check(self: fence.Fence, number: int, holder: str = "") -> None:

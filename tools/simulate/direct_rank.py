@@ -107,7 +107,7 @@ class DirectRank:
             event = t.Ask(request, self.world.nonce(32))
             if self.machine.quiet():  # decision
                 yield from let_in(self.machine.fresh(event))
-            fence.check(request.term, request.coordinator)
+            fence.check_sync(request.term, request.coordinator, request.sync)
             for action in self.handle(event):
                 match action:
                     case d.Drain():
@@ -117,6 +117,7 @@ class DirectRank:
                         raise Refused(message, reason="Fencing", status=503)
                     case t.GiveGrant(grant):
                         self.world.ledger.let_in(self, grant, request.term, request.coordinator)
+                        self.world.ledger.of_sync(self.agent.life.name, "a grant", request.sync)
             region = v1.Region(session=self.session, address=0, nbytes=self.world.extents[0][1])
             return v1.Grant(grant=event.grant, region=region, theirs=WIRE_CAPABILITIES)
         finally:

@@ -136,6 +136,12 @@ def not_over(where: str, term: int, newest: int) -> None:
         raise Violation(8, f"{where}: refused as of a term that is over, in term {term} of {newest}")
 
 
+def not_ended(where: str, what: str, sync: str, newest: int) -> None:
+    """8. newest: the number of the last sync that was heard of here, of those of the same coordinator."""
+    if int(sync.rpartition("/")[2]) < newest:
+        raise Violation(8, f"{where}: {what} of sync {sync}, after its coordinator's sync {newest}")
+
+
 def no_second(where: str, term: int, coordinator: str, known: str) -> None:
     """8. known: who uses that term."""
     if coordinator == known:

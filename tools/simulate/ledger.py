@@ -35,6 +35,9 @@ class Ledger:
         self.committed: set[str] = set()
         self.terms: dict[int, str] = {}
         self.highest_term: dict[str, int] = {}
+        self.newest: dict[
+            tuple[str, str], int
+        ] = {}  # (life of a listener, of a coordinator): its newest sync's number
         self.highest: dict[tuple[str, str], int] = {}
         self.served: dict[str, set[str]] = {}  # incarnation of an engine -> names that it answered from
         self.receivers: dict[str, TargetArena] = {}  # session -> who receives there
@@ -95,6 +98,15 @@ class Ledger:
             i.verified_before_applied(f"{engine.name}, rank {rank}", arena.content, step, lacking)
 
     # --- arenas ---
+
+    def heard(self, listener: str, sync: str) -> None:
+        """A request of that sync reaches this life of an agent, or of a source rank."""
+        life, _, number = sync.rpartition("/")
+        self.newest[listener, life] = max(self.newest.get((listener, life), 0), int(number))
+
+    def of_sync(self, listener: str, what: str, sync: str) -> None:
+        """Something that a sync asked for is done."""
+        i.not_ended(listener, what, sync, self.newest.get((listener, sync.rpartition("/")[0]), 0))
 
     def granted(self, target: TargetArena, grant: str, term: int, coordinator: str) -> None:
         """A target marks its arena Filling under a new grant."""

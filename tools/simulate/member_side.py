@@ -190,6 +190,8 @@ class MemberAgent:
                 if body.target not in ("", self.pod.uid):  # decision
                     raise Refused(f"pod {body.target} is meant, and this is {self.pod.uid}", reason="WrongPod")
                 self._obey(body.term, body.coordinator)
+                self.fence.hear(body.sync)
+                self.world.ledger.heard(self.life.name, body.sync)
                 self.machine.check_grantable()
                 return self._target(body.rank).grant(body, self.fence)
             case "/v1/void":

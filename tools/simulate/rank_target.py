@@ -133,7 +133,7 @@ class RankTarget:
             chosen = self.arenas[t.choose([each.rank for each in self.arenas], self.agent.served)]
             chosen.machine.check_ask(request)
             yield from self.living_worker()
-            fence.check(request.term, request.coordinator)
+            fence.check_sync(request.term, request.coordinator, request.sync)
             given = ""
             for action in chosen.handle(t.Ask(request, self.world.nonce(32))):
                 match action:
@@ -144,6 +144,7 @@ class RankTarget:
                         raise Refused(message, reason="Fencing", status=503)
                     case t.WriteFilling(grant):
                         self.world.ledger.granted(chosen, grant, request.term, request.coordinator)
+                        self.world.ledger.of_sync(self.agent.life.name, "a grant", request.sync)
                         chosen.arena.fill(grant)
                         chosen.writers = {writer.key for writer in request.writers}
                     case t.GiveGrant(grant):

@@ -117,6 +117,7 @@ class SourceRank:
                 self.heard.setdefault(type(event), deque(maxlen=HEARD)).append(event)
             if isinstance(event, s.Ordered):
                 self.asked = self.ordered[event.order.sync] = (event.order.term, event.coordinator)
+                self.world.ledger.heard(self.name, event.order.sync)
             elif isinstance(event, s.Ended):
                 self.asked = event.term, event.coordinator
             actions = self.world.handle(self.name, self.machine, event)
@@ -159,7 +160,8 @@ class SourceRank:
                     future.set(v1.Accepted())
             case s.RefuseOrder(sync, reason, message):
                 if reason == "OrderOver":
-                    i.ended_before(self.name, sync, known=sync in self.ended)
+                    known = sync in self.ended or self.machine.admission.fence.over(sync)
+                    i.ended_before(self.name, sync, known=known)
                 self.ended.add(sync)
                 self._judge(reason, *self.ordered.get(sync, self.asked))
                 for future in self.orders.pop(sync, ()):
@@ -169,6 +171,7 @@ class SourceRank:
                 self.refused = (reason, message)
             case s.StartRoute():
                 i.not_after_its_end(self.name, action.route.sync, known=action.route.sync in self.ended)
+                self.world.ledger.of_sync(self.name, "a route", action.route.sync)
                 self.started.add(action.route.sync)
                 runner = self.runners[action.route] = RouteRunner(self, action, self.arenas[action.replica])
                 if action.planned.grant in self.agent.void:

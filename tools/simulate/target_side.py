@@ -491,11 +491,14 @@ class EngineAgent:
             case "/v1/grants":
                 self._check_meant(body.target)
                 self._obey(body.term, body.coordinator)
+                self.fence.hear(body.sync)
+                self.world.ledger.heard(self.life.name, body.sync)
                 self._check_present()
                 if self.machine.state is m.LeaderState.REFUSED:
                     raise Refused(self.machine.problem, reason="EngineRefused", status=422)
                 if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):  # decision
                     raise Refused("the engine is being committed to", reason="Busy", status=503)
+                self._check_wanted(body)
                 if self.joining.applies:  # decision
                     raise Refused("the engine takes over what it read from another", reason="Fencing", status=503)
                 return self._grant(self._target(body.rank), body)
@@ -541,6 +544,11 @@ class EngineAgent:
             return (yield from self._grant_direct(rank, body))
         return (yield from rank.grant(body, self.fence))
 
+    def _check_wanted(self, request: v1.GrantRequest) -> None:  # decision
+        outdated = self.machine.outdated(request.lineage, request.number)
+        if outdated:
+            raise Refused(outdated, reason="StaleVersion")
+
     def _member(self, here: MemberHere) -> EngineOf:
         self.crew.crew.came(here, self.loop.now)
         state = self.machine.state
@@ -577,8 +585,9 @@ class EngineAgent:
 
         yield self.committing.acquire()
         try:
-            self.fence.check(request.term, request.coordinator)
+            self.fence.check_sync(request.term, request.coordinator, request.sync)
             self._check_present()
+            self._check_wanted(request)
             return (yield from rank.grant(request, self.fence, let_in))
         finally:
             self.committing.release()

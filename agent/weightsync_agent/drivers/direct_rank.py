@@ -154,7 +154,7 @@ class DirectRank:
             event = t.Ask(request, secrets.token_hex(16))
             if self.machine.quiet():
                 await let_in(self.machine.fresh(event))
-            fence.check(request.term, request.coordinator)  # another may have come meanwhile
+            fence.check_sync(request.term, request.coordinator, request.sync)  # another may have come meanwhile
             for action in self._handle(event):
                 match action:
                     case d.Drain():

@@ -510,11 +510,13 @@ class EngineDriver:
         """A coordinator's handshake with one rank."""
         self._check_meant(request.target)
         self._obey(request.term, request.coordinator)
+        self.fence.hear(request.sync)
         self._check_present()
         if self.machine.state is m.LeaderState.REFUSED:
             raise Refused(self.machine.problem, reason="EngineRefused", status=422)
         if self.machine.state in (m.LeaderState.COMMITTING, m.LeaderState.REAPPLYING):
             raise Refused("the engine is being committed to", reason="Busy", status=503)
+        self._check_wanted(request)
         rank = self._ranks.find(request.rank)
         if self._joining is not None and self._joining.applies:
             raise Refused("the engine takes over what it read from another; ask again", reason="Fencing", status=503)
@@ -530,6 +532,12 @@ class EngineDriver:
             self._granting -= 1
         await failpoints.reach("target", "handshake")
         return grant
+
+    def _check_wanted(self, request: GrantRequest) -> None:
+        """In Direct mode a grant ends an engine's service: none for what could never be committed."""
+        outdated = self.machine.outdated(request.lineage, request.number)
+        if outdated:
+            raise Refused(outdated, reason="StaleVersion")
 
     async def _grant_direct(self, rank: DirectRank, request: GrantRequest) -> Grant:
         """The engine is torn, on disk, and paused before anybody is let into its memory."""
@@ -547,8 +555,9 @@ class EngineDriver:
             await self._open(request, context)
 
         async with self._committing:
-            self.fence.check(request.term, request.coordinator)  # another may have come while this one waited
+            self.fence.check_sync(request.term, request.coordinator, request.sync)  # another may have come meanwhile
             self._check_present()
+            self._check_wanted(request)
             return await rank.grant(request, self.fence, let_in)
 
     async def _open(self, request: GrantRequest, context: CommitContext) -> None:

@@ -204,6 +204,7 @@ class MemberDriver:
         if request.target not in ("", self.uid):
             raise Refused(f"pod {request.target} is meant, and this is {self.uid}", reason="WrongPod")
         self._obey(request.term, request.coordinator)
+        self.fence.hear(request.sync)
         self.machine.check_grantable()
         grant = await self._target(request.rank).grant(request, self.fence)
         await failpoints.reach("target", "handshake")

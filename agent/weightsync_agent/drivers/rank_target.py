@@ -186,7 +186,7 @@ class RankTarget:
             if region is None:
                 raise TransferError(f"rank {self.program.rank} has no registered arena")
             ways = await self._ways(request, chosen)
-            fence.check(request.term, request.coordinator)  # another may have come while this one waited
+            fence.check_sync(request.term, request.coordinator, request.sync)  # another may have come meanwhile
             actions = self._unfenced(chosen, chosen.handle(t.Ask(request, secrets.token_hex(16))))
             for action in actions:
                 chosen.seals(action)

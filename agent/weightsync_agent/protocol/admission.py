@@ -1,7 +1,8 @@
 """Which of a coordinator's messages a source lets in: the term's fence, and what it has heard of before. Pure.
 
 Messages come late, twice and out of order. What was written under a grant must not be written again once the last
-receipt has closed it, so a sync's routes are started once, and never after its end.
+receipt has closed it, so a sync's routes are started once, and never after its end: which is told by itself, or by a
+later sync of the same coordinator, who has one at a time.
 """
 
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ class Admission:
         """Let it in: nothing of an older term has effect from here on. One that names nobody takes no name away."""
         if term(event) > self.fence.term or event.coordinator:
             self.fence.raise_to(term(event), event.coordinator)
+        self.fence.hear(event.order.sync if isinstance(event, s.Ordered) else event.sync)
+
+    def ended(self, sync: str) -> bool:
+        """It has ended, or was refused."""
+        return sync in self.over or self.fence.over(sync)
 
     def take(self, sync: str) -> None:
         """Its routes are started."""

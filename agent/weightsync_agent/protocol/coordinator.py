@@ -33,6 +33,7 @@ from weightsync.wire.v1 import (
 )
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol import relaying
+from weightsync_agent.protocol.fence import sync_id
 from weightsync_agent.protocol.gather import Gathered
 from weightsync_agent.protocol.repair import backoff
 from weightsync_agent.protocol.standing import Known, LastSync, Sealed, Standing
@@ -208,7 +209,7 @@ class Coordinator(Machine[CoordinatorState]):
     ) -> list[object]:
         self.count += 1
         self.sync = Sync(
-            id=f"{self.uid}/{self.life}/{self.count}",
+            id=sync_id(self.uid, self.life, self.count),
             term=self.term,
             lineage=gathered.lineage,
             number=gathered.number,

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from weightsync.version import Version, torn_name
+from weightsync.version import Version, torn_name, version_name
 from weightsync_agent.journal.records import Fresh, Keep, PauseAndReseed, Reapply, Recovery
 from weightsync_agent.protocol.crew import Pod, replaced
 from weightsync_agent.protocol.table import Machine, Row
@@ -363,16 +363,21 @@ class EngineLeader(Machine[LeaderState]):
     def older(self, version: Version) -> str:
         """Why this version may not follow the newest that a commit was begun for; "" where it may."""
         floor = self.floor
-        if floor is None or floor.lineage != version.lineage:
-            return ""
-        if version.number < floor.number:
-            return f"version {version.name} is older than the engine's {floor.name}"
-        if version.number == floor.number and version.root != floor.root:
+        if outdated := self.outdated(version.lineage, version.number):
+            return outdated
+        if floor is not None and version.name == floor.name and version.root != floor.root:
             return f"version {version.name} has root {version.root}, here it had {floor.root}: one number, one root"
         return ""
 
     def _not_reapplied(self, event: ReapplyFailed, now: float) -> list[object]:
         return [SetGate(False, "Torn", event.message)]
+
+    def outdated(self, lineage: str, number: int) -> str:
+        """Why no bytes of that version are wanted any more: it could never be committed; "" where they may be."""
+        floor = self.floor
+        if floor is None or floor.lineage != lineage or number >= floor.number:
+            return ""
+        return f"version {version_name(lineage, number)} is older than the engine's {floor.name}"
 
     def _left_with(self) -> frozenset[str]:
         """The names that the engine may show after the running step failed: a failed call may have had its effect."""

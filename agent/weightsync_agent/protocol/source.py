@@ -367,7 +367,7 @@ def _ordered(*may: SourceState, waits: tuple[Row, ...] = ()) -> tuple[Row, ...]:
         Row(None, Source._refuse_order, _second, "a second coordinator in one term"),
         Row(None, Source._again, lambda m, e: e.order.sync in m.admission.taken, "told again: it started once"),
         *waits,
-        Row(None, Source._after_end, lambda m, e: e.order.sync in m.admission.over, "its end was here before it"),
+        Row(None, Source._after_end, lambda m, e: m.admission.ended(e.order.sync), "it ended before"),
         Row(None, Source._order, name="take it up", may=may),
     )
 

@@ -405,6 +405,38 @@ async def test_an_older_version_is_refused(tmp_path: Path) -> None:
     await world.driver.close()
 
 
+async def test_nobody_is_let_in_for_a_version_that_could_not_be_committed(tmp_path: Path) -> None:
+    """Its request comes late, and in Direct mode the engine would stop for it."""
+    world = World(tmp_path)
+    await world.seen()
+    await world.commit(V2)
+    with pytest.raises(Refused) as caught:
+        await world.driver.grant(grant_request().model_copy(update={"lineage": V1.lineage, "number": V1.number}))
+    assert caught.value.reason == "StaleVersion"
+    assert world.driver.machine.serves(V2)
+    await world.driver.close()
+
+
+async def test_a_sync_that_has_ended_takes_no_arena_from_the_next(tmp_path: Path) -> None:
+    """Its request was delivered late, or waited here for the rank while the next one's came."""
+    world = World(tmp_path)
+    await world.seen()
+    first = grant_request().model_copy(update={"sync": "c/1/1", "number": 7})
+    second = first.model_copy(update={"sync": "c/1/2"})
+    world.workers[0].capabilities = first.ours
+    async with world.driver.targets[0]._lock:
+        late, asked = (asyncio.create_task(world.driver.grant(each)) for each in (first, second))
+        await asyncio.sleep(0.01)
+    with pytest.raises(Refused) as waited:
+        await late
+    given = await asked
+    with pytest.raises(Refused) as came:
+        await world.driver.grant(first)
+    assert (waited.value.reason, came.value.reason) == ("SyncEnded", "SyncEnded")
+    assert world.driver.targets[0].granted(given.grant)
+    await world.driver.close()
+
+
 async def test_a_welcome_ends_with_the_silence_of_the_engine(tmp_path: Path) -> None:
     """A version may have been decided while it was away: its gate opens by a welcome that comes after that."""
     world = World(tmp_path)

@@ -119,6 +119,15 @@ async def test_a_pod_without_a_leader_grants_nothing(world: World) -> None:
     assert not world.pod.announcement.ready
 
 
+async def test_a_sync_that_has_ended_gets_no_grant(world: World) -> None:
+    """Its coordinator has asked for another since."""
+    await led(world)
+    assert (await world.driver.grant(world.ask().model_copy(update={"sync": "c/1/2"}))).grant
+    with pytest.raises(Refused) as over:
+        await world.driver.grant(world.ask().model_copy(update={"sync": "c/1/1"}))
+    assert over.value.reason == "SyncEnded"
+
+
 async def test_what_is_held_is_granted_to_nobody_until_its_release(world: World) -> None:
     """And a release that is not this leader's, or of another life of this agent, frees nothing."""
     await led(world)

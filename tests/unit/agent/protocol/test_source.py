@@ -164,6 +164,20 @@ def test_what_the_fence_refuses_changes_nothing(state: SourceState, term: int, c
     assert not rig.source.admission.over
 
 
+@pytest.mark.parametrize("end", [False, True], ids=["an order", "the end of one that never came"])
+def test_an_order_of_a_sync_that_was_followed_by_another_is_refused(end: bool) -> None:
+    """It came late, and its end was lost: the routes of the sync that followed go on."""
+    rig = idle()
+    if end:
+        rig(s.Ended("c/1/3", 1, "c"))
+    else:
+        rig.order(1, "c/1/3")
+    before = rig.source.state
+    assert refusal(rig.order(1, "c/1/2")) == [("c/1/2", "OrderOver")]
+    assert rig.source.state is before
+    assert kinds(rig.order(1, "c/1/4"))[-1:] != ["RefuseOrder"]
+
+
 def test_an_order_raises_the_fence_and_one_that_names_nobody_takes_no_name_away() -> None:
     """Also while it waits; an end raises it, too."""
     rig = waiting()

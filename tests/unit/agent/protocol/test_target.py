@@ -52,6 +52,14 @@ def test_a_grant_marks_the_arena_before_it_is_given() -> None:
     assert target().handle(ASK, 0.0) == [t.WriteFilling(G1), t.GiveGrant(G1)]
 
 
+def test_a_version_before_the_one_that_was_given_up_is_granted() -> None:
+    """A repair after a publish that failed: its number is lower, and the arena is fenced for it as for any other."""
+    machine = target(t.Ask(request("c/1/2", number=2), G1))
+    assert machine.handle(t.Ask(request("c/1/3", number=1), G2), 0.0)[0] == t.ReplaceWorker()
+    machine.handle(t.Fenced(), 0.0)
+    assert machine.handle(t.Ask(request("c/1/3", number=1), G2), 0.0) == [t.WriteFilling(G2), t.GiveGrant(G2)]
+
+
 def test_a_second_grant_waits_for_the_death_of_the_receiver() -> None:
     """A writer of the first is not terminal: the asker is refused until the worker has been replaced."""
     machine = target(ASK)
