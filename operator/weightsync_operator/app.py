@@ -1,6 +1,7 @@
 """Wires, starts, stops: the only place that knows all parts. A part that ends unasked ends the process."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,7 @@ from weightsync_operator.tasks import Tasks
 log = structlog.get_logger(__name__)
 
 START_RETRY_SECONDS = 2.0
+GATHER_SECONDS = 1.0  # an API server that restarts ends the watches on all kinds
 STUCK_SECONDS = 300.0  # a pass is a few calls of at most 30 s each
 
 
@@ -38,7 +40,15 @@ class App:
         self._store = Store()
         self._reconciler = Reconciler(kube, self._store, self._metrics, lambda: datetime.now(UTC), settings.identity)
         self._tasks = Tasks(self._reconciler.run, self._failed, settings.debounce_seconds)
-        self._feed = Feed(self._store, self._tasks.wake, self._gone, settings.topology_labels)
+        self._again = asyncio.Event()
+        self._feed = Feed(
+            self._store,
+            self._tasks.wake,
+            self._gone,
+            settings.topology_labels,
+            missed=self._missed,
+            spaced=bool(settings.namespaces),
+        )
         self._lease: Lease | None = None
         if settings.leader_election:
             self._lease = Lease(kube, settings.lease_name, settings.lease_namespace, settings.identity)
@@ -109,6 +119,7 @@ class App:
     async def _resync(self) -> None:
         while True:
             delay = self._settings.resync_seconds
+            self._again.clear()
             try:
                 await self._feed.resync(self._kube, self._settings.namespaces, self._settings.pod_selector)
                 if self._stage != "working":
@@ -118,7 +129,13 @@ class App:
                 self._metrics.errors.labels(error.reason).inc()
                 log.warning("listing failed", error=str(error))
                 delay = START_RETRY_SECONDS
-            await asyncio.sleep(delay)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._again.wait(), delay)
+                await asyncio.sleep(GATHER_SECONDS)
+
+    def _missed(self, kind: str) -> None:
+        log.info("listing everything anew: a watch could not go on where it ended", kind=kind)
+        self._again.set()
 
     def _failed(self, uid: str, error: WeightSyncError) -> None:
         self._metrics.passes.labels("failed").inc()

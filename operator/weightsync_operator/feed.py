@@ -8,6 +8,7 @@ from weightsync_operator.kube import lists, paths
 from weightsync_operator.kube.client import METADATA_ONLY, Kube
 from weightsync_operator.observe import NodeSeen, Seen, SliceSeen
 from weightsync_operator.planning.pods import Pod
+from weightsync_operator.relists import Relists
 from weightsync_operator.shelf import Change
 from weightsync_operator.store import Store
 
@@ -15,7 +16,7 @@ Raw = dict[str, Any]
 
 
 class Feed:
-    """wake: a WeightSync's pass is due; gone: it was deleted."""
+    """wake: a WeightSync's pass is due; gone: it was deleted; missed: kopf may not have told of all that vanished."""
 
     def __init__(
         self,
@@ -23,11 +24,16 @@ class Feed:
         wake: Callable[[str], None],
         gone: Callable[[Seen], None],
         topology_labels: tuple[str, ...] = (),
+        *,
+        missed: Callable[[str], None] = lambda _: None,
+        spaced: bool = False,
     ) -> None:
         self._store = store
         self._labels = topology_labels
         self._wake = wake
         self._gone = gone
+        self._missed = missed
+        self._relists = Relists(spaced=spaced)
 
     def pod(self, raw: Raw, *, deleted: bool) -> None:
         """A pod was seen."""
@@ -60,6 +66,12 @@ class Feed:
         change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, self._node(raw))
         if change is not None:
             self._nodes([change])
+
+    def listed(self, kind: str, raw: Raw) -> None:
+        """What was seen was part of a list."""
+        meta = raw["metadata"]
+        if self._relists.listed(kind, meta.get("namespace", ""), meta["uid"]):
+            self._missed(kind)
 
     async def resync(self, kube: Kube, namespaces: tuple[str, ...], pod_selector: str) -> None:
         """List everything anew: the first time, and against events that a broken watch lost."""

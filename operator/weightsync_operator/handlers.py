@@ -13,6 +13,10 @@ from weightsync_operator.kube.client import Kube
 from weightsync_operator.settings import Settings
 
 
+class _Take(Protocol):
+    def __call__(self, raw: dict[str, Any], *, deleted: bool) -> None: ...
+
+
 class Sink(Protocol):
     """Where events go: synchronous, and quick."""
 
@@ -28,24 +32,32 @@ class Sink(Protocol):
     def node(self, raw: dict[str, Any], *, deleted: bool) -> None:
         """A node was seen."""
 
+    def listed(self, kind: str, raw: dict[str, Any]) -> None:
+        """What was seen was part of a list: kopf's first one, or one in place of a watch that could not go on."""
+
 
 def register(sink: Sink, kube: Kube, *, nodes: bool = False) -> kopf.OperatorRegistry:
     """The registry of one operator. nodes: watch them too."""
     registry = kopf.OperatorRegistry()
     group, version = names.API_VERSION.split("/")
 
+    def told(kind: str, take: _Take, event: Any) -> None:
+        take(event["object"], deleted=event["type"] == "DELETED")
+        if event["type"] is None:
+            sink.listed(kind, event["object"])
+
     # Handlers return None: anything else would be written into the object's status.
     async def pod(event: Any, **_: Any) -> None:
-        sink.pod(event["object"], deleted=event["type"] == "DELETED")
+        told("pods", sink.pod, event)
 
     async def weightsync(event: Any, **_: Any) -> None:
-        sink.weightsync(event["object"], deleted=event["type"] == "DELETED")
+        told(names.PLURAL, sink.weightsync, event)
 
     async def slice_of(event: Any, **_: Any) -> None:
-        sink.slice_of(event["object"], deleted=event["type"] == "DELETED")
+        told(names.SLICE_PLURAL, sink.slice_of, event)
 
     async def node(event: Any, **_: Any) -> None:
-        sink.node(event["object"], deleted=event["type"] == "DELETED")
+        told("nodes", sink.node, event)
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await kube.kopf_login()

@@ -22,6 +22,10 @@ class Nobody:
 
     def slice_of(self, raw: dict[str, Any], *, deleted: bool) -> None: ...
 
+    def node(self, raw: dict[str, Any], *, deleted: bool) -> None: ...
+
+    def listed(self, kind: str, raw: dict[str, Any]) -> None: ...
+
 
 def kube() -> Kube:
     configuration = client.Configuration()

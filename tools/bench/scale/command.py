@@ -14,16 +14,15 @@ from pathlib import Path
 from tools.bench.scale import planning
 from tools.bench.scale.fleet import PODS_OF_ENGINE, TRAINERS, Fleet
 from tools.bench.scale.premises import PLAN_SECONDS, Premises
+from tools.bench.scale.rolling import WAVES, WHAT, Rolling
+from tools.bench.scale.wire import Wire
 from tools.cluster.light import LightCluster, running
 from tools.report.writing import write
-from tools.world.cluster import ApiServer
-from tools.world.processes import WorldError, wait
 from weightsync.measures import Measure
 from weightsync.report import LastSync, Report
 
 IDLE_SECONDS = 60.0
 REPORT_SECONDS = 2.0  # agents report at most so often
-AWAY_SECONDS = 3.0  # of the API server
 MEBI = 2**20
 
 
@@ -142,41 +141,37 @@ class Trial:
         self._note("writes while idle", self._here.writes() - before, f"{seconds:.0f} s without a change", bound=0)
 
     async def _roll(self) -> None:
-        """All engines are replaced; in the middle the API server is killed, and every watch with it."""
-        started = time.monotonic()
-        half = self._engines // 2
-        await self._fleet.each(self._fleet.replace, range(half))
-        rest = asyncio.create_task(self._fleet.each(self._fleet.replace, range(half, self._engines)))
-        await asyncio.sleep(REPORT_SECONDS)
-        await self._without_api_server()
-        await rest
-        rolled = time.monotonic() - started
-        await self._here.planned()
-        late = time.monotonic() - started - rolled
-        how = "all pods replaced; API server killed in the middle, so that all watches end, and started again"
-        self._note("engines wrong after a rolling update", await self._here.wrong(), how, bound=0)
-        self._note("plan right after the last change", late, how, unit="s")
-        await self._lost()
+        """All engines are replaced while what the operator looks through breaks in every way."""
+        async with Wire(self._cluster) as wire:
+            self._here.on(wire.kubeconfig(self._here.folder / "wire"))
+            await self._unwatched()
+            rolled = await Rolling(self._cluster, self._fleet, wire).run(range(self._engines))
+            started = time.monotonic()
+            left = await self._here.settled(PLAN_SECONDS)
+            late = time.monotonic() - started
+            how = f"all replaced in {WAVES} waves, every second one under new names, in {rolled:.0f} s: {WHAT}"
+            self._note("engines wrong after a rolling update", left, how, bound=0)
+            self._note("plan right after the last change", late, how, unit="s")
+            await self._unheard(wire)
 
-    async def _without_api_server(self) -> None:
-        server = ApiServer(self._cluster)
-        server.kill()
-        await asyncio.sleep(AWAY_SECONDS)
-        try:
-            await asyncio.to_thread(server.start)
-        except WorldError:  # it is started, and has more to read than where this is used otherwise
-            client = self._cluster.client
-            await asyncio.to_thread(wait, "the API server with all its pods", client.is_ready, PLAN_SECONDS)
-
-    async def _lost(self) -> None:
-        """What happens while the operator does not look is found when it looks again."""
-        self._here.operator.stop()
+    async def _unwatched(self) -> None:
+        """What happened while no operator ran is found when one looks again."""
         await self._fleet.each(self._fleet.replace, range(0, self._engines, 10))
         await self._here.start()
         self._note(
             "engines wrong after changes that nobody watched", await self._here.wrong(),
             "every tenth engine replaced while no operator ran", bound=0,
         )  # fmt: skip
+
+    async def _unheard(self, wire: Wire) -> None:
+        """Watches that say nothing any more, and do not end, are given up."""
+        lines = wire.hush()
+        await self._fleet.each(self._fleet.replace, sorted(self._fleet.lives)[::10])
+        started = time.monotonic()
+        left = await self._here.settled(PLAN_SECONDS)
+        how = f"every tenth engine replaced after the operator's {lines} connections fell silent without an end"
+        self._note("engines wrong after changes on silent watches", left, how, bound=0)
+        self._note("plan right after changes on silent watches", time.monotonic() - started, how, unit="s")
 
     def _grow(self) -> None:
         small, large = planning.growth()

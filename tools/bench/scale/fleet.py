@@ -24,6 +24,7 @@ APPLY = "application/apply-patch+yaml"
 AT_ONCE = 16  # requests in flight
 PODS_OF_ENGINE = 2  # a rank each
 TRAINERS = 8  # a rank each, of one stage
+NODES = 100
 RETRY_SECONDS = 0.5
 DEADLINE_SECONDS = 300.0  # of an API server that is away
 # What a pod of an engine carries besides, so that pods have a usual size.
@@ -110,6 +111,7 @@ class Fleet:
         for worker in range(PODS_OF_ENGINE):
             await self.make(number, worker)
         for worker in range(PODS_OF_ENGINE):
+            await self._say(self.pod(number, worker), Announcement(address="10.1.0.1:8960"))  # no engine yet
             await self.announce(number, worker)
 
     async def make(self, number: int, worker: int) -> None:
@@ -118,7 +120,7 @@ class Fleet:
             f"{LWS}/name": "rollout", f"{LWS}/group-index": str(number), f"{LWS}/worker-index": str(worker),
         }  # fmt: skip
         size = {f"{LWS}/size": str(PODS_OF_ENGINE)}
-        await self._pod(self.pod(number, worker), "rollout", labels, size)
+        await self._pod(self.pod(number, worker), "rollout", labels, size, node=f"node-{number % NODES}")
 
     async def announce(self, number: int, worker: int, *, runs: bool = True) -> None:
         """What its agent says. runs: the engine's process does."""
@@ -136,11 +138,27 @@ class Fleet:
         """A pod goes."""
         await self.call("DELETE", f"{PODS}/{self.pod(number, worker)}", {"gracePeriodSeconds": 0})
 
-    async def replace(self, number: int) -> None:
-        """An engine's pods go, and others come in their place."""
+    async def retire(self, number: int) -> None:
+        """An engine goes as kubelets end pods: they are terminating, its processes end, and then they are gone."""
+        for worker in range(PODS_OF_ENGINE):
+            await self.call("DELETE", f"{PODS}/{self.pod(number, worker)}")
+        for worker in range(PODS_OF_ENGINE):
+            await self.announce(number, worker, runs=False)
         for worker in range(PODS_OF_ENGINE):
             await self.remove(number, worker)
+        del self.lives[number]
+
+    async def replace(self, number: int) -> None:
+        """An engine's pods go, and others come in their place, under the same names."""
+        life = self.lives[number]
+        await self.retire(number)
+        self.lives[number] = life
         await self.engine(number)
+
+    async def succeed(self, number: int, successor: int) -> None:
+        """Another engine comes, under another name, and then this one goes."""
+        await self.engine(successor)
+        await self.retire(number)
 
     async def report(self, report: Report) -> None:
         """What the coordinator, the first trainer pod, says of a sync."""
@@ -161,10 +179,13 @@ class Fleet:
             for number, life in self.lives.items() if number not in self.away
         }  # fmt: skip
 
-    async def _pod(self, name: str, app: str, labels: dict[str, str], annotations: dict[str, str]) -> None:
-        container = {"name": "main", "image": "none", "env": _ENVIRONMENT}
+    async def _pod(
+        self, name: str, app: str, labels: dict[str, str], annotations: dict[str, str], node: str = ""
+    ) -> None:
+        """node: only a pod that has one is terminating for a while before it is gone."""
+        spec: Json = {"containers": [{"name": "main", "image": "none", "env": _ENVIRONMENT}]}
         body = {
-            "apiVersion": "v1", "kind": "Pod", "spec": {"containers": [container]},
+            "apiVersion": "v1", "kind": "Pod", "spec": spec | ({"nodeName": node} if node else {}),
             "metadata": {"name": name, "labels": {"app": app, **labels}, "annotations": annotations},
         }  # fmt: skip
         made = await self.call("POST", PODS, body)

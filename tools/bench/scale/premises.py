@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -26,6 +26,7 @@ SLICES = f"{OURS}/{names.SLICE_PLURAL}"
 POLL_SECONDS = 0.1
 QUIET_SECONDS = 2.0  # without a write: far more than a pass waits for more, or takes between two of its writes
 PLAN_SECONDS = 300.0
+NEVER_SECONDS = 86_400  # between two lists of everything: none here
 
 
 class Premises:
@@ -34,14 +35,23 @@ class Premises:
     def __init__(self, cluster: LightCluster, fleet: Fleet, folder: Path) -> None:
         self._cluster = cluster
         self._fleet = fleet
-        self._folder = folder
+        self.folder = folder
         self._marks = 0
-        self.operator = Child(
+        self.operator = self._operator(cluster.kubeconfig)
+
+    def _operator(self, kubeconfig: Path, *flags: str) -> Child:
+        flags = ("--health-host=127.0.0.1", "--health-port=0", f"--namespaces={NAMESPACE}", *flags)
+        return Child(
             "operator",
-            python("weightsync_operator", "--health-host=127.0.0.1", "--health-port=0", f"--namespaces={NAMESPACE}"),
-            {"KUBECONFIG": str(cluster.kubeconfig)},
-            folder / "operator.log",
+            python("weightsync_operator", *flags),
+            {"KUBECONFIG": str(kubeconfig)},
+            self.folder / "operator.log",
         )
+
+    def on(self, kubeconfig: Path) -> None:
+        """End the operator; the next one knows the API server by that file, and has nothing but its watches."""
+        self.operator.stop()
+        self.operator = self._operator(kubeconfig, f"--resync-seconds={NEVER_SECONDS}")
 
     async def install(self) -> None:
         """Our kinds and the namespace."""
@@ -72,10 +82,10 @@ class Premises:
 
     async def bare(self, count: int) -> tuple[float, int]:
         """Seconds until a bare handler has seen so many pods, and its peak memory."""
-        out, admin = self._folder / "bare", self._cluster.admin
+        out, admin = self.folder / "bare", self._cluster.admin
         out.unlink(missing_ok=True)
         place = (self._cluster.url, self._cluster.authority, admin.certificate, admin.key, NAMESPACE, count, out)
-        child = Child("bare", python("tools.bench.scale.bare", *map(str, place)), {}, self._folder / "bare.log")
+        child = Child("bare", python("tools.bench.scale.bare", *map(str, place)), {}, self.folder / "bare.log")
         started = time.monotonic()
         child.start()
         try:
@@ -105,10 +115,17 @@ class Premises:
 
     async def planned(self) -> None:
         """Wait until the plan in force is what the fleet is."""
-        end = time.monotonic() + PLAN_SECONDS
-        while await self.wrong():
-            _in_time(end, f"the plan follows the pods; wrong: {await self.wrong()}\n{self.operator.tail()}")
+        if left := await self.settled(PLAN_SECONDS):
+            _too_late(f"the plan follows the pods; wrong: {left}\n{self.operator.tail()}")
+
+    async def settled(self, seconds: float) -> int:
+        """How many engines the plan in force still has wrong, once it has none or that time is over."""
+        end = time.monotonic() + seconds
+        while (left := await self.wrong()) and time.monotonic() < end:
+            if not self.operator.alive:
+                raise RuntimeError(f"the operator ended:\n{self.operator.tail()}")
             await asyncio.sleep(POLL_SECONDS)
+        return left
 
     async def wrong(self) -> int:
         """How many engines the plan in force has wrong: missing, of another life, of other pods, or not there."""
@@ -155,5 +172,9 @@ class Premises:
 
 def _in_time(end: float, what: str) -> None:
     if time.monotonic() > end:
-        sys.stderr.write(f"not in time: {what}\n")
-        raise TimeoutError(what)
+        _too_late(what)
+
+
+def _too_late(what: str) -> NoReturn:
+    sys.stderr.write(f"not in time: {what}\n")
+    raise TimeoutError(what)
