@@ -189,9 +189,11 @@ class Site:
         """The engines that this one feeds in the last sync, directly or not."""
         return {self.world.name_of(uid) for uid in said.below(self._fed(), self.engines[name].uid)}
 
-    def feeder(self) -> str:
-        """An engine that fed others in the last sync, the first by name; "" where none did."""
-        return min((self.world.name_of(uid) for uid in self._fed().values()), default="")
+    def victim(self) -> str:
+        """An engine that fed some of the others in the last sync, the first by name; else one that fed nobody."""
+        feeders = sorted({self.world.name_of(uid) for uid in self._fed().values()})
+        able = [name for name in feeders if len(self.below(name)) + 1 < len(self.engines)]
+        return (able or [name for name in sorted(self.engines, reverse=True) if name not in feeders])[0]
 
     def stop(self, name: str) -> None:
         """The pod's processes stand still: agent, transfer workers, engine; its connections stay open."""

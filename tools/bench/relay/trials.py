@@ -79,7 +79,7 @@ class Trials:
     def _stopped(self) -> float:
         """Seconds of the slowest engine that is not below the stopped one, which feeds others where any does."""
         site = self._site
-        victim = site.feeder() or name(1)
+        victim = site.victim()
         before = site.network.sent(TRAINER)
         handle = site.begin()
         site.wait_for_bytes(victim, site.nbytes // 4)

@@ -65,7 +65,8 @@ def test_what_is_too_slow_or_too_much_breaks_its_bound(slow: Found, name: str) -
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_small_run_over_shaped_links() -> None:
-    """Two engines in a row, 16 MiB, links of 20 MB/s: none is faster than the link, the trainer sends one version."""
+    """Two engines, one fed by the other, 16 MiB, links of 20 MB/s: none is faster than its link, and one version goes
+    out; one that is stopped and feeds nobody holds nobody."""
     if os.geteuid() != 0:
         unavailable("network namespaces need root")
     found = run(Links(16 << 20, 1 << 20, 20_000_000, fanout=1), Extent(engines=2, syncs=1, joins=False))
