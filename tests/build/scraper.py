@@ -54,7 +54,7 @@ class Scraper:
 
     def clear(self) -> None:
         """The pod and the kinds go."""
-        self._kubectl("delete", "namespace", self.namespace, "--ignore-not-found", "--timeout=60s", seconds=90)
+        self._kubectl("delete", "namespace", self.namespace, "--ignore-not-found", "--wait=false")
         for plural in self._kinds:
             self._kubectl("delete", "--ignore-not-found", "crd", f"{plural}.{GROUP}")
 

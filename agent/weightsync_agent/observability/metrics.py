@@ -101,6 +101,7 @@ AT_ZERO: Final[tuple[tuple[Counter, dict[str, str]], ...]] = (
     *((ROUTES, {"outcome": outcome}) for outcome in ("Verified", "TransferFailed")),
     *((COMMITS, {"outcome": outcome}) for outcome in ("Current", "EngineFailed")),
     (PULLS, {"outcome": "Pulled"}),
+    (RELAYS, {"outcome": "Verified"}),
 )
 for _counted, _labels in AT_ZERO:
     _counted.labels(**_labels)
