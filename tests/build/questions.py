@@ -11,6 +11,8 @@ from typing import Any
 
 Json = dict[str, Any]
 
+TRIES, SECONDS = 4, 15.0  # a deadline that a busy machine can miss says nothing
+
 
 @dataclass(frozen=True)
 class Question:
@@ -55,8 +57,14 @@ class Prometheus:
 
     def _get(self, path: str, **query: str) -> Any:
         url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - http, ours
-            return json.loads(answer.read())
+        for tries_left in reversed(range(TRIES)):
+            try:
+                with urllib.request.urlopen(url, timeout=SECONDS) as answer:  # noqa: S310 - http, ours
+                    return json.loads(answer.read())
+            except TimeoutError:  # on a busy machine, or while rules of the network are written anew
+                if not tries_left:
+                    raise
+        raise AssertionError("no try at all")
 
 
 def of_dashboard(dashboard: Json, namespace: str, window: str) -> list[Question]:
