@@ -20,6 +20,12 @@ def test_the_shortest_spec_reads_with_the_defaults_of_plans() -> None:
     assert (spec.rollout.initial_gate, spec.suspend) == ("Open", False)
 
 
+def test_a_fanout_reaches_the_plan() -> None:
+    """As it was written."""
+    body = manifests.weightsync()["spec"] | {"transfer": {"relay": {"fanout": 2}}}
+    assert WeightSyncSpec.model_validate(body).plan_transfer == plan.Transfer(relay=plan.Relay(fanout=2))
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "field"),
     [
