@@ -125,6 +125,8 @@ BAD = [
     pytest.param(changed("spec.strategy.maxUnavailable", "101%"), "from 1% to 100%", id="more than all engines"),
     pytest.param(changed("spec.strategy.maxUnavailable", -1), "a count of at least 1", id="a count below nothing"),
     pytest.param(changed("spec.strategy.maxUnavailable", "2"), "from 1% to 100%", id="a count as a word"),
+    pytest.param(changed("spec.transfer.relay.fanout", -1), "greater than or equal to 0", id="fewer than none"),
+    pytest.param(changed("spec.transfer.relay.fanout", 65), "less than or equal to 64", id="all from one engine"),
     pytest.param(changed("spec.transfer.mode", "Fast"), '"Auto", "Staged", "Direct"', id="a mode"),
     pytest.param(
         changed("spec.trainer.selector", {"matchExpressions": []}),

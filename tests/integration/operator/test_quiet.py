@@ -41,16 +41,21 @@ def test_nothing_changed_nothing_written(operators: Operators, place: Place) -> 
     operator = operators.start().working()
     settled(place)
     marker(place, "before")
-    eventually("its event is written", lambda: operator.metric("weightsync_operator_writes_total"))
+    eventually("its event is written", lambda: told(place, "before"))
     before, passes = place.api.writes(), operator.metric("weightsync_operator_passes_total")
     for number in range(10):
         heartbeat(place, "rollout-a", number)
     ours = 10 + 1  # the heartbeats, the marker
     marker(place, "after")
+    eventually("its event is written", lambda: told(place, "after"))  # a moment after the status
     operators_part = place.api.writes() - before - ours
-    told = sum("after" in event["regarding"]["name"] for event in events(place))
-    assert operators_part == 1 + told, "one status for the marker, and its events"
+    assert operators_part == 1 + told(place, "after"), "one status for the marker, and its events"
     assert operator.metric("weightsync_operator_passes_total") - passes <= 4, "the marker concerns its siblings once"
+
+
+def told(place: Place, name: str) -> int:
+    """How many events speak of that marker."""
+    return sum(name in event["regarding"]["name"] for event in events(place))
 
 
 def events(place: Place) -> list[dict[str, dict[str, str]]]:
