@@ -6,13 +6,10 @@ from collections.abc import Collection
 from weightsync.digests import BucketDigest
 from weightsync.wire.v1 import HeldRank, Lease
 from weightsync_agent import failpoints
-from weightsync_agent.drivers import reading
 from weightsync_agent.drivers.rank_target import RankTarget, runs_of
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
-from weightsync_agent.drivers.reading import Reading, together
+from weightsync_agent.drivers.reading import Reading, reader, together
 from weightsync_agent.observability import metrics
-from weightsync_agent.threads import to_its_end
-from weightsync_agent.transfer.supervisor import TransferWorker
 
 AT_ONCE = 4  # buckets of a rank under way: while one is digested the others are on the wire
 
@@ -44,18 +41,13 @@ class _Rank:
         held, target, decided = self._held, self._target, self._lease.decided
         runs_of(target.program, held.buckets)  # none reaches past the payload
         arena = await target.begin_pull(decided.version, decided.term, fence=fence)
-        worker: TransferWorker | None = None
-        try:
-            worker = await self._start(f"reader-{held.rank}", held.rank, every)
-            await worker.attach(arena.path)
+        async with reader(self._start, f"reader-{held.rank}", target, arena, every) as worker:
             await worker.meet(held.region, deadline_seconds=self._stall)
             reads = Reading(target, worker, arena, stall=self._stall, at_once=AT_ONCE)
             known = arena.machine.verified
             limit = asyncio.Semaphore(AT_ONCE)
             left = [bucket for bucket in held.buckets if known.get(bucket.offset) != bucket]
             await together([self._bucket(reads, bucket, limit) for bucket in left])
-        finally:
-            await to_its_end(reading.end(worker, target, arena))
 
     async def _bucket(self, reads: Reading, bucket: BucketDigest, limit: asyncio.Semaphore) -> None:
         async with limit:

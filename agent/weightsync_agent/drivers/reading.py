@@ -6,7 +6,8 @@ come any more. That is what ends a read, whatever it waits for.
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from weightsync.buckets import Bucket
@@ -14,6 +15,7 @@ from weightsync.digests import BucketDigest
 from weightsync.errors import TransferError
 from weightsync.wire.v1 import Region
 from weightsync_agent.drivers.rank_target import RankTarget
+from weightsync_agent.drivers.ranks import StartRankWorker
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.observability import metrics
 from weightsync_agent.threads import to_its_end
@@ -76,8 +78,21 @@ class Reading:
         return nbytes
 
 
-async def end(worker: TransferWorker | None, target: RankTarget, arena: TargetArena) -> None:
-    """No byte comes any more when this returns."""
+@asynccontextmanager
+async def reader(
+    start: StartRankWorker, name: str, target: RankTarget, arena: TargetArena, every: Collection[int]
+) -> AsyncIterator[TransferWorker]:
+    """A worker that has the arena attached. However it is left, no byte comes any more afterwards."""
+    worker: TransferWorker | None = None
+    try:
+        worker = await start(name, target.program.rank, every)
+        await worker.attach(arena.path)
+        yield worker
+    finally:
+        await to_its_end(_end(worker, target, arena))
+
+
+async def _end(worker: TransferWorker | None, target: RankTarget, arena: TargetArena) -> None:
     if worker is not None:
         worker.kill()
         await asyncio.shield(worker.dead)

@@ -16,11 +16,10 @@ from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, PeerError, Refused, TransferError, WeightSyncError
 from weightsync.wire.v1 import PassAnswer, PassRequest, Region, RelayEnd, RelayOrder, RelayRank
 from weightsync_agent import failpoints
-from weightsync_agent.drivers import reading
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.rank_target import RankTarget, runs_of
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
-from weightsync_agent.drivers.reading import Reading, together
+from weightsync_agent.drivers.reading import Reading, reader, together
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
@@ -161,15 +160,10 @@ class _Rank:
         Raises ParentLost, Refused where the grant is none any more, TransferError where it is our worker that fails.
         """
         arena = await self._target.begin_relay(self._ordered.grant)
-        worker: TransferWorker | None = None
-        try:
-            worker = await start(f"relay-{self._ordered.rank}", self._ordered.rank, every)
-            await worker.attach(arena.path)
+        async with reader(start, f"relay-{self._ordered.rank}", self._target, arena, every) as worker:
             self.transport = worker.capabilities.transport
             reads = Reading(self._target, worker, arena, stall=self._order.stall_seconds, at_once=AT_ONCE)
             await together([self._follow(worker, arena), *(self._read(worker, reads) for _ in range(AT_ONCE))])
-        finally:
-            await to_its_end(reading.end(worker, self._target, arena))
         self.nbytes = sum(bucket.nbytes for bucket in arena.verified())
 
     async def _follow(self, worker: TransferWorker, arena: TargetArena) -> None:
