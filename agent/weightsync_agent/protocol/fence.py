@@ -59,7 +59,7 @@ class Fence:
 
     def over(self, sync: str) -> bool:
         """Its coordinator has begun another since."""
-        return any(ended(sync, newest) for newest in self.syncs.values())
+        return ended(sync, self.syncs.get(sync.rpartition("/")[0], ""))
 
     def hear(self, sync: str) -> None:
         """It has begun, whatever becomes of it here: those before it are over."""
