@@ -81,6 +81,26 @@ def bug(sentence: str, name: str = "") -> Callable[[Callable[[Patches], None]], 
     return register
 
 
+Patch = Callable[[Patches], None]
+
+
+def bug_among(often: Patch) -> Callable[[str], Callable[[Patch], Patch]]:
+    """As bug(); each of them in schedules in which ``often`` makes likely what it is about."""
+
+    def among(sentence: str) -> Callable[[Patch], Patch]:
+        def register(patch: Patch) -> Patch:
+            def both(p: Patches) -> None:
+                often(p)
+                patch(p)
+
+            bug(sentence, patch.__name__.strip("_").replace("_", "-"))(both)
+            return patch
+
+        return register
+
+    return among
+
+
 # --- the fence ---
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from tools.simulate import direct_rank, source_rank, target_side, transfer
 from tools.simulate import world as worlds
-from tools.simulate.bugs import BUGS, Patches, bug, say_terminal
+from tools.simulate.bugs import BUGS, Patches, bug_among, say_terminal
 from tools.simulate.clock import Work
 from weightsync_agent.engines.sequence import OPEN_STEPS, Step
 from weightsync_agent.protocol import direct
 from weightsync_agent.protocol import target as t
 
 __all__ = ["BUGS"]  # all: the others', too
-
-Patch = Callable[[Patches], None]
 
 
 class _Always:
@@ -28,18 +25,10 @@ class _Always:
         return 0.0
 
 
-def direct_bug(sentence: str) -> Callable[[Patch], Patch]:
-    """As bugs.bug."""
-
-    def register(patch: Patch) -> Patch:
-        def everywhere(p: Patches) -> None:
-            p.set(worlds.World, "shape_of", lambda world, engine: _Always())
-            patch(p)
-
-        bug(sentence, patch.__name__.strip("_").replace("_", "-"))(everywhere)
-        return patch
-
-    return register
+@bug_among
+def direct_bug(p: Patches) -> None:
+    """Every engine is written to directly."""
+    p.set(worlds.World, "shape_of", lambda world, engine: _Always())
 
 
 @direct_bug("writers are let into the engine's memory before it is paused")

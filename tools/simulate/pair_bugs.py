@@ -7,7 +7,7 @@ from typing import Any
 
 from tools.simulate import crew_side, faults, pods
 from tools.simulate import world as worlds
-from tools.simulate.bugs import Patches, bug
+from tools.simulate.bugs import Patches, bug_among
 from tools.simulate.clock import Work
 from tools.simulate.pull_bugs import BUGS
 from weightsync.wire import members as w
@@ -15,7 +15,6 @@ from weightsync_agent.protocol import engine_leader, engine_member
 
 __all__ = ["BUGS"]  # all: the others', too
 
-Patch = Callable[[Patches], None]
 OFTEN = 8  # as often as in other schedules
 
 
@@ -28,29 +27,21 @@ class _Never:
         return 0.99
 
 
-def pair_bug(sentence: str) -> Callable[[Patch], Patch]:
-    """As bugs.bug."""
+@bug_among
+def pair_bug(p: Patches) -> None:
+    """Every engine is of two pods, and members fail often."""
+    add = p.set(worlds.World, "add_engine", None)
 
-    def register(patch: Patch) -> Patch:
-        def everywhere(p: Patches) -> None:
-            add = p.set(worlds.World, "add_engine", None)
+    def pairs(world: worlds.World, address: str = "") -> None:
+        world.engine_ranks = 2
+        add(world, address)
 
-            def pairs(world: worlds.World, address: str = "") -> None:
-                world.engine_ranks = 2
-                add(world, address)
-
-            p.set(worlds.World, "add_engine", pairs)
-            p.set(worlds.World, "shape_of", lambda world, engine: _Never())
-            p.set(pods, "PAIRS", 1.0)
-            p.set(faults, "WEIGHTS", {
-                kind: weight * (OFTEN if kind.startswith("member") else 1) for kind, weight in faults.WEIGHTS.items()
-            })  # fmt: skip
-            patch(p)
-
-        bug(sentence, patch.__name__.strip("_").replace("_", "-"))(everywhere)
-        return patch
-
-    return register
+    p.set(worlds.World, "add_engine", pairs)
+    p.set(worlds.World, "shape_of", lambda world, engine: _Never())
+    p.set(pods, "PAIRS", 1.0)
+    p.set(faults, "WEIGHTS", {
+        kind: weight * (OFTEN if kind.startswith("member") else 1) for kind, weight in faults.WEIGHTS.items()
+    })  # fmt: skip
 
 
 @pair_bug("the leader commits when its own ranks are sealed, and takes the engine's word for the others'")

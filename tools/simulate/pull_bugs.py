@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ from tools.simulate import faults as f
 from tools.simulate import joining, target_side
 from tools.simulate import rank_target as ranks
 from tools.simulate import world as worlds
-from tools.simulate.bugs import Patches, bug
+from tools.simulate.bugs import Patches, bug_among
 from tools.simulate.direct_bugs import BUGS
 from weightsync.digests import program_root, version_root
 from weightsync.version import Version
@@ -20,24 +19,15 @@ from weightsync_agent.protocol import target as t
 
 __all__ = ["BUGS"]  # all: the others', too
 
-Patch = Callable[[Patches], None]
 OFTEN = ("engine added", "trainers away", f.AMBUSH, "engine call fails", "engine call half done")
 
 
-def pull_bug(sentence: str) -> Callable[[Patch], Patch]:
-    """As bugs.bug."""
-
-    def register(patch: Patch) -> Patch:
-        def often(p: Patches) -> None:
-            weights = {kind: weight * (10 if kind in OFTEN else 1) for kind, weight in f.WEIGHTS.items()}
-            p.set(f, "WEIGHTS", weights)
-            p.set(worlds, "LATE_COMERS", 1.0)
-            patch(p)
-
-        bug(sentence, patch.__name__.strip("_").replace("_", "-"))(often)
-        return patch
-
-    return register
+@bug_among
+def pull_bug(p: Patches) -> None:
+    """Engines come late, and what disturbs joins is frequent."""
+    weights = {kind: weight * (10 if kind in OFTEN else 1) for kind, weight in f.WEIGHTS.items()}
+    p.set(f, "WEIGHTS", weights)
+    p.set(worlds, "LATE_COMERS", 1.0)
 
 
 @pull_bug("a joiner believes the holder's digests")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ from tools.simulate import faults as f
 from tools.simulate import joining, relaying
 from tools.simulate import rank_target as ranks
 from tools.simulate import world as worlds
-from tools.simulate.bugs import Patches, bug
+from tools.simulate.bugs import Patches, bug_among
 from tools.simulate.memory import number_of
 from tools.simulate.pair_bugs import BUGS
 from weightsync.errors import Refused
@@ -20,22 +19,12 @@ from weightsync_agent.protocol import target as t
 
 __all__ = ["BUGS"]  # all: the others', too
 
-Patch = Callable[[Patches], None]
 
-
-def relay_bug(sentence: str) -> Callable[[Patch], Patch]:
-    """As bugs.bug."""
-
-    def register(patch: Patch) -> Patch:
-        def often(p: Patches) -> None:
-            p.set(worlds, "RELAYING", 1.0)
-            p.set(f, "STEERED", 0.6)
-            patch(p)
-
-        bug(sentence, patch.__name__.strip("_").replace("_", "-"))(often)
-        return patch
-
-    return register
+@bug_among
+def relay_bug(p: Patches) -> None:
+    """Every schedule has a fanout, and more of them are steered."""
+    p.set(worlds, "RELAYING", 1.0)
+    p.set(f, "STEERED", 0.6)
 
 
 @relay_bug("an engine that reads from another believes that one's digests")
