@@ -12,8 +12,8 @@ import torch
 import yaml
 
 from reference.checkpoint import initial_state, make_checkpoint
-from reference.config import ModelConfig
 from tests.build.questions import Prometheus
+from tests.build.small_model import CONFIG
 from tests.conftest import unavailable
 from tools.chaos.holds import Hold
 from tools.chaos.striking import workers
@@ -26,7 +26,6 @@ from tools.world.processes import Child, wait
 from tools.world.world import free_port
 from weightsync import Publisher, names
 
-CONFIG = ModelConfig(vocab=64, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=128)
 SCRAPE_SECONDS = 2
 OUTCOME_SECONDS = 110.0  # twice the deadline and the grace of the plan below
 TARGETS = "targets.json"  # of Prometheus

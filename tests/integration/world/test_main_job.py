@@ -7,24 +7,13 @@ import pytest
 import torch
 
 from reference.alone import greedy_tokens
-from reference.checkpoint import initial_state, make_checkpoint
-from reference.config import ModelConfig
+from reference.checkpoint import initial_state
+from tests.build.small_model import CONFIG, PROMPT, TOKENS
 from tools.world.pod import Pod
 from tools.world.world import World
 from weightsync import Publisher
 
 pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(240)]
-
-CONFIG = ModelConfig(vocab=64, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=128)
-PROMPT = [3, 1, 4, 1, 5]
-TOKENS = 12
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("base")
-    make_checkpoint(folder, CONFIG, seed=0)
-    return folder
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 
 from reference.alone import greedy_tokens
 from reference.checkpoint import initial_state, make_checkpoint
-from reference.config import ModelConfig
+from tests.build.small_model import CONFIG
 from tools.world.world import World
 from weightsync import Publisher
 from weightsync.announcement import Announcement
@@ -18,7 +18,6 @@ from weightsync_agent.arenas.sizing import HEADROOM
 
 pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(120)]
 
-CONFIG = ModelConfig(vocab=64, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=128)
 ROOM = 64 << 20
 PROMPT = [3, 1, 4]
 PUBLISHES = 5  # until both are served, at most

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from reference.alone import greedy_tokens
-from reference.checkpoint import initial_state, make_checkpoint
-from reference.config import ModelConfig
+from reference.checkpoint import initial_state
+from tests.build.small_model import CONFIG, PROMPT, TOKENS
 from tools.chaos.holds import Hold
 from tools.world.pod import Pod
 from tools.world.world import World
@@ -17,9 +17,6 @@ from weightsync import Publisher
 
 pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(240)]
 
-CONFIG = ModelConfig(vocab=64, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=128)
-PROMPT = [3, 1, 4, 1, 5]
-TOKENS = 12
 PLAN = {
     "strategy": {"deadlineSeconds": 30},
     "transfer": {"bucketSize": "16Ki", "relay": {"fanout": 2}},
@@ -37,13 +34,6 @@ def parents(world: World, trainer: Pod) -> dict[str, str]:
     tree = [line["tree"] for line in lines if line.get("event") == "relay"][-1]
     names = {key: world.name_of(key.partition("/")[0]) for key in tree}
     return {names[key]: names[parent] for key, parent in tree.items() if parent is not None}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("base")
-    make_checkpoint(folder, CONFIG, seed=0)
-    return folder
 
 
 @pytest.fixture

@@ -7,17 +7,14 @@ import pytest
 import torch
 
 from reference.alone import greedy_tokens
-from reference.checkpoint import initial_state, make_checkpoint
-from reference.config import ModelConfig
+from reference.checkpoint import initial_state
+from tests.build.small_model import CONFIG, PROMPT, TOKENS
 from tools.world.processes import wait
 from tools.world.world import World
 from weightsync import Publisher, PublishHandle
 from weightsync.plan import Plan
 
 pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(300)]
-
-CONFIG = ModelConfig(vocab=64, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, intermediate=128)
-PROMPT, TOKENS = [3, 1, 4, 1, 5], 12
 
 
 class Job:
@@ -63,13 +60,6 @@ class Job:
         self.world.wait_for_version(self.leader, version, seconds=60)
         assert self.right() == version
         return version
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("base")
-    make_checkpoint(folder, CONFIG, seed=0)
-    return folder
 
 
 @pytest.fixture(scope="module")
