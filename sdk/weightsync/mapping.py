@@ -76,19 +76,16 @@ def populate(view: memoryview, start: int, stop: int) -> bool:
 def collapse(view: memoryview, start: int, stop: int) -> int:
     """Have the whole huge pages within bytes [start, stop) of a map_shared() be such; what is in them stays.
 
-    Bytes of them that are: all, or those before the first that the kernel refuses (none before Linux 6.1, or where
-    memory is short). For new memory 0.2 to 1.1 s a GiB, as the kernel has huge pages at hand or makes them, against
+    Bytes of them that are asked for and granted: all, or 0 where the kernel refuses (before Linux 6.1, or where memory
+    is short: some may be huge all the same). For new memory 0.2 to 1.1 s a GiB, as the kernel has huge pages at hand or makes them, against
     0.6 s for small ones; without the GIL. Nothing for what is huge already.
     """
     first, last = -(-start // HUGE) * HUGE, stop // HUGE * HUGE
     base = address_of(view)
-    for at in range(first, last, HUGE):
-        # A hole does not collapse, so one small page of each is made first.
-        if not _advise(base + at, mmap.PAGESIZE, _POPULATE_WRITE, _NO_HUGE_PAGES):
-            return at - first
-    if first < last and not _advise(base + first, last - first, _COLLAPSE, _NO_HUGE_PAGES):
-        return 0
-    return max(0, last - first)
+    # A hole does not collapse, so one small page of each is made first.
+    made = all(_advise(base + at, mmap.PAGESIZE, _POPULATE_WRITE, _NO_HUGE_PAGES) for at in range(first, last, HUGE))
+    huge = made and first < last and _advise(base + first, last - first, _COLLAPSE, _NO_HUGE_PAGES)
+    return last - first if huge else 0
 
 
 def _advise(address: int, nbytes: int, advice: int, refusals: frozenset[int]) -> bool:
