@@ -705,7 +705,9 @@ class Coordinator(Machine[CoordinatorState]):
         """That sync is the one that runs."""
         return self.sync is not None and self.sync.id == sync
 
-    def member(self, event: "e.GrantGiven | e.GrantRefused | e.CommitDone | e.CommitFailed") -> Member | None:
+    def member(
+        self, event: "e.GrantGiven | e.GrantRefused | e.RelayEnded | e.CommitDone | e.CommitFailed"
+    ) -> Member | None:
         """The member of the running sync that the event is about; None for a late one."""
         if self.sync is None or not self.runs(event.sync):
             return None
@@ -714,7 +716,7 @@ class Coordinator(Machine[CoordinatorState]):
 
     def reads(self, event: e.RelayEnded) -> bool:
         """It is about the engine that its member reads from now."""
-        found = self.sync.members.get(event.engine) if self.sync is not None and self.runs(event.sync) else None
+        found = self.member(event)
         return found is not None and found.state is MemberState.STAGING and found.turn == event.turn
 
 
