@@ -76,8 +76,8 @@ def populate(view: memoryview, start: int, stop: int) -> bool:
 def collapse(view: memoryview, start: int, stop: int) -> int:
     """Have the whole huge pages within bytes [start, stop) of a map_shared() be such; what is in them stays.
 
-    Bytes of them that are asked for and granted: all, or 0 where the kernel refuses (before Linux 6.1, or where memory
-    is short: some may be huge all the same). For new memory 0.2 to 1.1 s a GiB, as the kernel has huge pages at hand or makes them, against
+    Bytes of them: all, or 0 where the kernel refuses (before Linux 6.1, or where memory is short; some may be huge
+    all the same). For new memory 0.2 to 1.1 s a GiB, as the kernel has huge pages at hand or makes them, against
     0.6 s for small ones; without the GIL. Nothing for what is huge already.
     """
     first, last = -(-start // HUGE) * HUGE, stop // HUGE * HUGE
