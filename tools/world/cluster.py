@@ -115,8 +115,14 @@ class ApiServer:
         if number == signal.SIGKILL:
             os.waitpid(record.pid, 0)
 
-    def start(self) -> None:
-        """As it was started first. Returns when it is ready; raises WorldError where it does not become so."""
+    def begin(self) -> None:
+        """As it was started first. To be called from a thread that lasts: the server may be bound to it, and then the
+        kernel ends it with the thread.
+        """
         record = self._keeper.records()[API_SERVER]
         self._keeper.start(API_SERVER, record.argv, self._cluster.folder / "logs" / f"{API_SERVER}.log")
+
+    def start(self) -> None:
+        """begin(). Returns when it is ready; raises WorldError where it does not become so."""
+        self.begin()
         wait("the API server", self._cluster.client.is_ready, 60)

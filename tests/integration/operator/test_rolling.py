@@ -36,3 +36,4 @@ def test_a_rolling_update_ends_in_the_right_plan(light_cluster: LightCluster, tm
                 here.operator.stop()
 
     assert asyncio.run(scenario()) == 0
+    assert light_cluster.client.is_ready()  # for the tests that follow

@@ -11,7 +11,7 @@ from tools.bench.scale.fleet import Fleet
 from tools.bench.scale.wire import Wire
 from tools.cluster.light import LightCluster
 from tools.world.cluster import ApiServer
-from tools.world.processes import WorldError, wait
+from tools.world.processes import wait
 
 WAVES: Final = 10
 UNSEEN, STRUCK = 3, 6  # waves, counted from 0
@@ -71,8 +71,6 @@ class Rolling:
         server = ApiServer(self._cluster)
         server.kill()
         await asyncio.sleep(self._away_seconds)
-        try:
-            await asyncio.to_thread(server.start)
-        except WorldError:  # it is started, and has more to read than where this is used otherwise
-            client = self._cluster.client
-            await asyncio.to_thread(wait, "the API server with all its pods", client.is_ready, READY_SECONDS)
+        server.begin()
+        ready = self._cluster.client.is_ready
+        await asyncio.to_thread(wait, "the API server with all its pods", ready, READY_SECONDS)
