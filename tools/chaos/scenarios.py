@@ -25,7 +25,7 @@ from tools.chaos.site import DEADLINE, STALL, STRUCK, Site, now, sent
 from tools.chaos.striking import workers
 from tools.chaos.traffic import until
 from tools.world.cluster import ApiServer
-from tools.world.processes import Child, WorldError
+from tools.world.processes import Child, WorldError, stands_still
 
 MANY, ROUNDS = 8, 3  # publishes in a row of which the time until copied is compared, and how often
 AWAY = 3  # publishes without operator or API server
@@ -269,6 +269,8 @@ def send(children: list[Child], pids: list[int], number: int) -> None:
         child.kill(number)
     for pid in pids:
         os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            stands_still(pid)
 
 
 SCENARIOS: dict[Scenario, Callable[[Site, Case], Trial]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tools.chaos.cases import Case, Kind, Victim
 from tools.chaos.site import STRUCK, Site
-from tools.world.processes import Child, WorldError
+from tools.world.processes import Child, WorldError, stands_still
 
 WORKER = b"weightsync_agent.transfer.worker"
 
@@ -52,6 +52,8 @@ def _worker(agent: Child) -> Callable[[int], None]:
     def send(number: int) -> None:
         with contextlib.suppress(ProcessLookupError):  # its agent has ended it meanwhile
             signal.pidfd_send_signal(handle, number)
+            if number == signal.SIGSTOP:
+                stands_still(pid)
 
     return send
 

@@ -118,6 +118,19 @@ def _trust_unregister(p: Patches) -> None:
     p.set(rank_target.RankTarget, "_replace_worker", replaced)
 
 
+@bug("an engine reads by itself into the arena that a sync has filled, and that its commit then applies")
+def _read_into_the_sealed(p: Patches) -> None:
+    def seal(self: rank_target.RankTarget, request: v1.CommitRequest) -> Any:
+        grant = yield from old(self, request)
+        yield from self.release(grant)
+        return grant
+
+    old = p.set(rank_target.RankTarget, "seal", seal)
+    p.set(rank_target.RankTarget, "kept", property(lambda self: False))
+    p.set(target.Target, "awaits_commit", lambda machine: False)
+    p.set(target_side.EngineAgent, "_read_no_more", lambda self, why: iter(()))
+
+
 @bug("a write that stalled counts as ended: its range is quiet")
 def _timeout_is_quiet(p: Patches) -> None:
     p.set(

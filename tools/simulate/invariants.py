@@ -293,3 +293,9 @@ def healed(lacks: Sequence[str], seconds: float) -> None:
     """15."""
     if lacks:
         raise Violation(15, f"{seconds:.0f} s after the last fault: {'; '.join(lacks)}")
+
+
+def kept_since_sealed(where: str, step: str, reason: str) -> None:
+    """7: what was sealed for a commit stands in its arena until the engine has it, whoever else wants the arena."""
+    if reason == "GrantClosed":
+        raise Violation(7, f"{where}: {step} finds the sealed grant closed: the arena was given to somebody else")

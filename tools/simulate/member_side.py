@@ -166,7 +166,7 @@ class MemberAgent:
 
     def _let_go(self, rank: int, grant: str) -> Work:
         try:
-            yield from self.targets[rank].apply_ends(grant)
+            yield from self.targets[rank].release(grant)
         except Refused:
             return  # what was held by an agent before this one
 
@@ -242,12 +242,15 @@ class MemberAgent:
         yield self.holding.acquire()
         try:
             yield from self._feed(m.Released())
+            kept = grant
             if commit is not None:
-                yield from target.seal(commit)
-            arena = target.granted(grant)
-            if arena.machine.version != request.version:  # decision
+                kept = yield from target.seal(commit)
+            else:
+                yield from target.keep(grant)
+            arena = target.granted(kept)
+            if arena.machine.version != request.version or kept != grant:  # decision
+                yield from target.release(kept)
                 raise Refused(f"rank {rank} is not sealed as {request.version.name}", reason="WrongVersion")
-            yield from target.apply_begins(grant)
             yield from self._feed(m.HoldAsked(request.version, ((rank, grant),)))
             fence = commit or self.fence
             known = arena.journal_rank()

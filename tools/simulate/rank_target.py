@@ -243,15 +243,21 @@ class RankTarget:
     def lendable(self, version: Version) -> TargetArena | None:
         """The arena that is sealed as that version, with a worker behind which others can read it."""
         alive = self.worker is not None and self.worker.alive
-        whole = (t.TargetState.SEALED, t.TargetState.APPLYING)
+        whole = (t.TargetState.SEALED, t.TargetState.KEPT)
         found = (each for each in self.arenas if each.machine.version == version and each.machine.state in whole)
         return next((each for each in found if alive and each.session), None)
 
     @property
     def written_since(self) -> float | None:
-        """When an arena was granted to a writer that has not said that it is done."""
+        """When an arena was granted to a sync that is not over, as far as is known here."""
         fencing = any(each.machine.state is t.TargetState.FENCING for each in self.arenas)
-        return self.granted_at if fencing or any(not each.machine.quiet() for each in self.arenas) else None
+        waits = fencing or any(not each.machine.quiet() or each.machine.awaits_commit() for each in self.arenas)
+        return self.granted_at if waits else None
+
+    @property
+    def kept(self) -> bool:
+        """A commit needs one of the arenas as it is."""
+        return any(each.machine.state is t.TargetState.KEPT for each in self.arenas)
 
     def lend(self) -> Work:
         """The first arena, to certify the engine in. Raises Refused, reason Fencing."""
@@ -337,7 +343,7 @@ class RankTarget:
         return answer
 
     def seal(self, request: v1.CommitRequest) -> Work:
-        """Seal the arena as the decided version, if it is."""
+        """Seal the arena as the decided version, if it is, and keep it."""
         yield self.lock.acquire()
         try:
             mine = next((rank for rank in request.ranks if rank.rank == self.rank), None)
@@ -346,23 +352,28 @@ class RankTarget:
             for action in sealed.handle(t.Commit(request, self.rank)):
                 if isinstance(action, t.Seal):
                     sealed.arena.seal(action.grant, action.version)
+            sealed.handle(t.Keep())
+            return sealed.arena.header.grant
         finally:
             self.lock.release()
 
-    def apply_begins(self, grant: str) -> Work:
-        """No grant of that arena from here on."""
+    def keep(self, grant: str) -> Work:
+        """Nobody fills that arena from here on, until it was released as often."""
         yield self.lock.acquire()
         try:
-            self.granted(grant).handle(t.ApplyBegins())
+            kept = self.granted(grant)
+            if not kept.machine.takes(t.Keep()):
+                raise Refused(kept.machine.state.value, reason="GrantClosed")
+            kept.handle(t.Keep())
         finally:
             self.lock.release()
 
-    def apply_ends(self, grant: str) -> Work:
-        """Grants again."""
+    def release(self, grant: str) -> Work:
+        """One who kept it needs it no more."""
         yield self.lock.acquire()
         try:
-            applied = self.granted(grant)
-            if applied.machine.takes(t.ApplyEnds()):
-                applied.handle(t.ApplyEnds())
+            kept = self.granted(grant)
+            if kept.machine.takes(t.Release()):
+                kept.handle(t.Release())
         finally:
             self.lock.release()

@@ -5,7 +5,7 @@ What is a decision and still stands in those drivers is copied here and marked: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -301,16 +301,59 @@ class EngineAgent:
         if {rank.rank for rank in request.ranks} != {*self.held, *self.crew.ranks}:  # decision
             raise Refused("the commit names other ranks", reason="RanksDiffer")
         self._check_crew(request)
-        for target in self.held.values():
-            yield from target.seal(request)
-        self.decided = v1.Decided(version=request.version, label=request.label, term=request.term,
-                                  programs=request.programs)  # fmt: skip
         grants = tuple((rank.rank, rank.grant) for rank in request.ranks)
-        self.asked = request
-        decided, mode = self.decided, request.strategy.pause_mode
-        yield from self.crew.holding(
-            request.version, grants, request, lambda: self._run_commit(decided, grants, mode)
-        )
+        decided = v1.Decided(version=request.version, label=request.label, term=request.term,
+                             programs=request.programs)  # fmt: skip
+
+        def decide() -> Work:
+            self.decided, self.asked = decided, request
+            yield from self._run_commit(decided, grants, request.strategy.pause_mode)
+
+        def committed() -> Work:
+            yield from self._read_no_more("a sync's version is committed")
+            yield from self.crew.holding(request.version, grants, request, decide)
+
+        yield from self._sealed(request, committed)
+
+    def _read_no_more(self, why: str) -> Work:
+        yield from self.joining.end(why)
+        yield from self.relaying.end()
+
+    def _sealed(self, commit: v1.CommitRequest, work: Callable[[], Work]) -> Work:
+        """Do it while every rank of this pod is sealed as the decided version, and kept."""
+
+        def seal(kept: dict[int, str]) -> Work:
+            for rank, held in self.held.items():
+                grant = yield from held.seal(commit)
+                if isinstance(held, RankTarget):
+                    kept[rank] = grant
+
+        yield from self._keeping(seal, work)
+
+    def kept(self, grants: Iterable[tuple[int, str]], work: Callable[[], Work]) -> Work:
+        """Do it while this pod's arenas of these grants stay as they are."""
+
+        def keep(kept: dict[int, str]) -> Work:
+            for rank, grant in grants:
+                if rank in self.targets:
+                    yield from self.targets[rank].keep(grant)
+                    kept[rank] = grant
+
+        yield from self._keeping(keep, work)
+
+    def _keeping(self, first: Callable[[dict[int, str]], Work], work: Callable[[], Work]) -> Work:
+        kept: dict[int, str] = {}
+        try:
+            yield from first(kept)
+            yield from work()
+        except (WeightSyncError, Cancelled):
+            yield from self._release(kept)
+            raise
+        yield from self._release(kept)
+
+    def _release(self, kept: dict[int, str]) -> Work:
+        for rank, grant in kept.items():
+            yield from self.targets[rank].release(grant)
 
     def _check_crew(self, request: v1.CommitRequest) -> None:  # decision
         if self.machine.crew_changed(self.crew.crew.pods()) is not None:
@@ -329,6 +372,8 @@ class EngineAgent:
             return j.NeedsNothing("not all of its arenas are here")
         if self.relaying.feeds(silent_after):
             return j.NeedsNothing("a sync has it read from another engine")
+        if any(target.kept for target in self.targets.values()):
+            return j.NeedsNothing("a commit begins")
         since = [at for target in self.targets.values() if (at := target.written_since) is not None]
         if since and self.loop.now < max(since) + silent_after:
             return j.NeedsNothing("a sync writes to it")
@@ -352,13 +397,15 @@ class EngineAgent:
                     v1.RankCommit(rank=rank, grant=each, program=self.targets[rank].program) for rank, each in grants
                 ),
             )  # fmt: skip
-            for target in self.targets.values():
-                yield from target.seal(request)
-            if decided.term > self.fence.term:
-                self._obey(decided.term, coordinator)
-            self.world.ledger.taken(self.pod.name, own, decided)
-            self.decided, self.asked = decided, None
-            yield from self._run_commit(decided, grants, self.world.strategy.pause_mode)
+
+            def decide() -> Work:
+                if decided.term > self.fence.term:
+                    self._obey(decided.term, coordinator)
+                self.world.ledger.taken(self.pod.name, own, decided)
+                self.decided, self.asked = decided, None
+                yield from self._run_commit(decided, grants, self.world.strategy.pause_mode)
+
+            yield from self._sealed(request, decide)
         finally:
             self.committing.release()
 
@@ -369,9 +416,13 @@ class EngineAgent:
             programs = journal.programs if journal is not None else {}
             decided = v1.Decided(version=recovery.version, term=self.fence.term, programs=programs)
             grants = tuple(sorted(recovery.grants.items()))
-            yield from self.crew.holding(
-                recovery.version, grants, None, lambda: self._run_commit(decided, grants, "Abort")
-            )
+
+            def reapply() -> Work:
+                yield from self.crew.holding(
+                    recovery.version, grants, None, lambda: self._run_commit(decided, grants, "Abort")
+                )
+
+            yield from self.kept(grants, reapply)
         except (PeerError, EngineError, InputError) as error:
             if self.machine.state is m.LeaderState.REAPPLYING:
                 self.feed(m.ReapplyFailed(str(error)))
@@ -412,6 +463,7 @@ class EngineAgent:
         except ProtocolError:
             raise
         except WeightSyncError as error:
+            i.kept_since_sealed(self.pod.name, action.step.name, error.reason)
             self.feed(m.StepFailed(error.reason, str(error), error.retryable))
         else:
             self.feed(m.StepDone())
@@ -428,15 +480,9 @@ class EngineAgent:
             case Step.BEGIN:
                 yield engine.call(life, "begin")
             case Step.APPLY:
-                try:
-                    for _, rank, grant, _ in context.refs.arenas:
-                        if rank in self.targets:
-                            yield from self.targets[rank].apply_begins(grant)
-                    yield from self.crew.apply(self.look_at.life, context.refs)
-                except (EngineError, PeerError, Cancelled):
-                    yield from self._apply_ends(context)
-                    raise
-                yield from self._apply_ends(context)
+                refs = context.refs
+                grants = [(rank, grant) for _, rank, grant, _ in refs.arenas]
+                yield from self.kept(grants, lambda: self.crew.apply(self.look_at.life, refs))
             case Step.END:
                 yield engine.call(life, "end")
             case Step.SAME_LIFE:
@@ -467,11 +513,6 @@ class EngineAgent:
         found = yield self.engine.call(self.life, "name")
         if found != name:
             raise engine_error(m.ANOTHER_LIFE, f"{name} was left, and {found} answers")
-
-    def _apply_ends(self, context: Context) -> Work:
-        for _, rank, grant, _ in context.refs.arenas:
-            if rank in self.targets:
-                yield from self.targets[rank].apply_ends(grant)
 
     def write(self, journal: Journal) -> Work:
         """On disk, synced."""

@@ -11,7 +11,7 @@ import yaml
 from tools.cluster.errors import ClusterError
 from tools.cluster.light import LightCluster
 from tools.cluster.processes import Keeper
-from tools.world.processes import ROOT, Child, WorldError, python, wait
+from tools.world.processes import ROOT, Child, WorldError, python, stands_still, wait
 from tools.world.world import World
 from weightsync import names
 from weightsync.plan import Plan
@@ -112,6 +112,8 @@ class ApiServer:
         """Send it a signal; after SIGKILL it is gone."""
         record = self._keeper.records()[API_SERVER]
         os.kill(record.pid, number)
+        if number == signal.SIGSTOP:
+            stands_still(record.pid)
         if number == signal.SIGKILL:
             os.waitpid(record.pid, 0)
 

@@ -17,6 +17,29 @@ class WorldError(Exception):
     """Something of the world did not come up or did not happen; the message holds the log's last lines."""
 
 
+def stands_still(pid: int, seconds: float = 10.0) -> None:
+    """Return once no thread of a process that was sent SIGSTOP runs: kill() returns before, and a busy machine lets
+    some of them go on for a while.
+
+    Raises WorldError for one that does not stop in time. One that is gone stands still.
+    """
+    until = time.monotonic() + seconds
+    while running := _running(pid):
+        if time.monotonic() > until:
+            raise WorldError(f"process {pid} was sent SIGSTOP, and threads {running} run after {seconds} s")
+        time.sleep(0.002)
+
+
+def _running(pid: int) -> list[str]:
+    found = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            state = stat.read_text().rpartition(")")[2].split()[0]
+            if state not in "TtZX":
+                found.append(f"{stat.parent.name} ({state})")
+    return found
+
+
 class Child:
     """A running command; its output goes to ``log``. listens: it reads lines from its standard input (tell())."""
 
@@ -69,9 +92,11 @@ class Child:
         return self._process is not None and self._process.poll() is None
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal; after SIGKILL wait for the end."""
+        """Send a signal; after SIGKILL wait for the end, after SIGSTOP until it stands still."""
         if self.alive and self._process is not None:
             self._process.send_signal(number)
+            if number == signal.SIGSTOP:
+                stands_still(self._process.pid)
             if number == signal.SIGKILL:
                 self._process.wait()
                 self._let_go()

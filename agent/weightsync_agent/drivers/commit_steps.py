@@ -10,8 +10,7 @@ import structlog
 
 from weightsync.version import Version, torn_name
 from weightsync_agent import failpoints
-from weightsync_agent.drivers.direct_rank import DirectRank
-from weightsync_agent.drivers.rank_target import RankTarget
+from weightsync_agent.drivers.ranks import EngineRanks
 from weightsync_agent.engines.base import ArenaRef, EngineAdapter, PauseMode
 from weightsync_agent.engines.errors import engine_error
 from weightsync_agent.engines.sequence import Step
@@ -87,14 +86,12 @@ class StepRunner:
         adapter: EngineAdapter,
         journal: StateFile[Journal],
         own_pod: OwnPod,
-        targets: Mapping[int, RankTarget],
-        direct: Mapping[int, DirectRank],
+        ranks: EngineRanks,
     ) -> None:
         self._adapter = adapter
         self._journal = journal
         self._own_pod = own_pod
-        self._targets = targets
-        self._direct = direct
+        self._ranks = ranks
 
     async def run(self, step: Enum, context: CommitContext) -> None:
         """Return when what the step's value says has been reached."""
@@ -153,25 +150,17 @@ class StepRunner:
             )
 
     async def _look(self, step: Enum, context: CommitContext) -> None:
-        for rank in self._direct.values():
+        for rank in self._ranks.direct.values():
             await (rank.check_life() if step is Step.SAME_LIFE else rank.read_back())
-        if step is Step.READ_BACK and not self._direct:
+        if step is Step.READ_BACK and not self._ranks.direct:
             await check_readback(self._adapter, context.arenas)
 
     async def _apply(self, context: CommitContext) -> None:
         began = time.monotonic()
-        try:
-            for ref in self._own(context):
-                await self._targets[ref.rank].apply_begins(ref.grant)
+        # On its own account: the commit may have been given up while the engine still copies.
+        async with self._ranks.kept((ref.rank, ref.grant) for ref in context.arenas):
             await failpoints.reach("target", "applying")
             for rank in await self._adapter.apply(context.arenas):
                 log.info("applied", **rank.model_dump())
-        finally:
-            for ref in self._own(context):
-                await self._targets[ref.rank].apply_ends(ref.grant)
         context.apply_seconds = time.monotonic() - began
         metrics.APPLY_SECONDS.observe(context.apply_seconds)
-
-    def _own(self, context: CommitContext) -> list[ArenaRef]:
-        """Of this pod: another's are held there for the whole commit."""
-        return [ref for ref in context.arenas if ref.rank in self._targets]

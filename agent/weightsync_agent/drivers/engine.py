@@ -363,14 +363,14 @@ class EngineDriver:
                 reason="RanksDiffer",
             )
         self._check_crew(request)
-        for target in self._ranks.held.values():
-            await target.seal(request)
         grants = tuple((rank.rank, rank.grant) for rank in request.ranks)
-        async with self._ranks.holding(request.version, grants, request):
-            self._decided = Decided(
-                version=request.version, label=request.label, term=request.term, programs=request.programs
-            )
-            await self._run_commit(self._decided, grants, request.strategy.pause_mode, request.coordinator)
+        async with self._ranks.sealed(request):
+            await self._read_no_more("a sync's version is committed")
+            async with self._ranks.holding(request.version, grants, request):
+                self._decided = Decided(
+                    version=request.version, label=request.label, term=request.term, programs=request.programs
+                )
+                await self._run_commit(self._decided, grants, request.strategy.pause_mode, request.coordinator)
 
     def _check_crew(self, request: CommitRequest) -> None:
         """Raises Refused unless the plan's pods are those that were looked at, in these lives of their agents."""
@@ -392,8 +392,8 @@ class EngineDriver:
             return j.NeedsNothing(f"the engine: {state.value}")
         if not targets or self._ranks.remote or self._look_at.engine_ranks != len(targets):
             return j.NeedsNothing("its arenas are not, or not all of them, here")
-        if self._granting:  # what would be read now would be read into the arena that is being granted
-            return j.NeedsNothing("a sync begins")
+        if self._granting or any(target.kept for target in targets.values()):
+            return j.NeedsNothing("a sync begins, or its commit does")  # each has an arena that we would read into
         if self._relaying is not None and self._relaying.feeds(silent_after):
             return j.NeedsNothing("a sync has it read from another engine")
         since = [at for target in targets.values() if (at := target.written_since) is not None]
@@ -425,12 +425,11 @@ class EngineDriver:
                     for rank, grant in grants
                 ),
             )  # fmt: skip
-            for target in self.targets.values():
-                await target.seal(request)
-            if decided.term > self.fence.term:
-                self._obey(decided.term, coordinator)  # whoever decided before has nothing to say here any more
-            self._decided = decided
-            await self._run_commit(decided, grants, mode)
+            async with self._ranks.sealed(request):
+                if decided.term > self.fence.term:
+                    self._obey(decided.term, coordinator)  # whoever decided before has nothing to say here any more
+                self._decided = decided
+                await self._run_commit(decided, grants, mode)
 
     async def _read_no_more(self, why: str) -> None:
         if self._joining is not None:
@@ -444,7 +443,7 @@ class EngineDriver:
             journal = await in_thread(self._journal.read)
             label, programs = (journal.label, journal.programs) if journal is not None else ("", {})
             decided = Decided(version=version, label=label, term=self.fence.term, programs=programs)
-            async with self._ranks.holding(version, grants):
+            async with self._ranks.kept(grants), self._ranks.holding(version, grants):
                 await self._run_commit(decided, grants, "Abort")
         except WeightSyncError as error:
             log.warning("the version could not be reapplied; the engine waits for a sync", why=str(error))
@@ -489,7 +488,7 @@ class EngineDriver:
         context = self._context
         if context is None:
             raise TypeError("a step without a commit")
-        runner = StepRunner(self._adapter, self._journal, self._own_pod, self.targets, self._ranks.direct)
+        runner = StepRunner(self._adapter, self._journal, self._own_pod, self._ranks)
         try:
             await runner.run(action.step, context)
         except WeightSyncError as error:
@@ -665,16 +664,10 @@ class EngineDriver:
         lacking = next((rank for rank, grant in grants.items() if not grant), None)
         if lacking is not None:
             raise Refused(f"rank {lacking}'s arena is being filled anew", reason="Busy", status=503)
-        async with self._ranks.holding(version, grants.items()):
-            try:
-                for rank, target in self.targets.items():
-                    await target.apply_begins(grants[rank])
-                refs = [self._ranks.ref(rank, grant, version.root) for rank, grant in sorted(grants.items())]
-                async with self._adapter.standstill():
-                    found = await self._adapter.readback(refs)
-            finally:
-                for rank, target in self.targets.items():
-                    await target.apply_ends(grants[rank])
+        async with self._ranks.kept(grants.items()), self._ranks.holding(version, grants.items()):
+            refs = [self._ranks.ref(rank, grant, version.root) for rank, grant in sorted(grants.items())]
+            async with self._adapter.standstill():
+                found = await self._adapter.readback(refs)
         return all(bool(rank.equal) for rank in found)
 
     async def _read_back_direct(self) -> bool:

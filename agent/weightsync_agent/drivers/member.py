@@ -171,7 +171,7 @@ class MemberDriver:
         await self._post.withdraw({rank: ""})  # a call that the engine runs late must not find it
         target = self.targets.get(rank)
         if target is not None:
-            await target.apply_ends(grant)
+            await target.release(grant)
 
     def _announce(self) -> None:
         engine, ranks = self.machine.engine, self._ranks
@@ -255,9 +255,6 @@ class MemberDriver:
                     reason="RanksDiffer",
                 )
             await self._feed(m.Released())  # of a commit, or a certificate, that the leader has given up
-            if commit is not None:
-                for target in self.targets.values():
-                    await target.seal(commit)
             held = await self._hold(request)
             return w.Held(
                 uid=self.uid,
@@ -273,13 +270,15 @@ class MemberDriver:
         kept: list[tuple[int, str]] = []
         try:
             for rank, grant in request.grants.items():
-                arena = self.targets[rank].granted(grant)
-                if arena.machine.version != request.version:
+                if request.commit is not None:
+                    kept.append((rank, await self.targets[rank].seal(request.commit)))
+                else:
+                    await self.targets[rank].keep(grant)
+                    kept.append((rank, grant))
+                if self.targets[rank].granted(grant).machine.version != request.version or kept[-1] != (rank, grant):
                     raise Refused(
                         f"rank {rank}: grant {grant} is not sealed as {request.version.name}", reason="WrongVersion"
                     )
-                await self.targets[rank].apply_begins(grant)
-                kept.append((rank, grant))
         except BaseException:
             for rank, grant in kept:
                 await self._let_go(rank, grant)

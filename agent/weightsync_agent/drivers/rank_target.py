@@ -272,15 +272,24 @@ class RankTarget:
     def lendable(self, version: Version) -> TargetArena | None:
         """The arena that is sealed as that version, with a worker behind which others can read it."""
         alive = self._worker is not None and not self._worker.dead.done()
-        whole = (t.TargetState.SEALED, t.TargetState.APPLYING)
+        whole = (t.TargetState.SEALED, t.TargetState.KEPT)
         found = (each for each in self.arenas if each.machine.version == version and each.machine.state in whole)
         return next((each for each in found if alive and each.region is not None), None)
 
     @property
     def written_since(self) -> float | None:
-        """When an arena was granted to a writer that has not said that it is done; None where nobody may write."""
+        """When an arena was granted to a sync that is not over, as far as is known here; None where none is.
+
+        It is not while somebody may write, nor while all that was written waits for its commit.
+        """
         fencing = any(each.machine.state is t.TargetState.FENCING for each in self.arenas)
-        return self._granted_at if fencing or any(not each.machine.quiet() for each in self.arenas) else None
+        waits = fencing or any(not each.machine.quiet() or each.machine.awaits_commit() for each in self.arenas)
+        return self._granted_at if waits else None
+
+    @property
+    def kept(self) -> bool:
+        """A commit needs one of the arenas as it is."""
+        return any(each.machine.state is t.TargetState.KEPT for each in self.arenas)
 
     async def lend(self) -> Arena:
         """The first arena, to certify the engine in. Raises Refused (Fencing) while a writer may still write."""
@@ -376,26 +385,39 @@ class RankTarget:
             await failpoints.reach("target", "verified")
         return answer
 
-    async def seal(self, request: CommitRequest) -> None:
-        """Seal the arena as the decided version, if it is. Raises Refused with what is missing."""
+    async def seal(self, request: CommitRequest) -> str:
+        """Seal the arena as the decided version, if it is, and keep it: release() its grant, which is returned.
+
+        Raises Refused with what is missing.
+        """
         async with self._lock:
             mine = next((rank for rank in request.ranks if rank.rank == self.program.rank), None)
             sealed = self.granted(mine.grant) if mine is not None else self.arenas[0]
             sealed.machine.check_commit(request)
             for action in sealed.handle(t.Commit(request, self.program.rank)):
                 sealed.seals(action)
+            sealed.handle(t.Keep())  # at once: whoever waits for the lock would take it
+            return sealed.arena.header.grant
 
-    async def apply_begins(self, grant: str) -> None:
-        """No grant of that arena from here on."""
-        async with self._lock:
-            self.granted(grant).handle(t.ApplyBegins())
+    async def keep(self, grant: str) -> None:
+        """Nobody fills that arena from here on, until it was released as often.
 
-    async def apply_ends(self, grant: str) -> None:
-        """Grants again."""
+        Raises Refused where it is not sealed.
+        """
         async with self._lock:
-            applied = self.granted(grant)
-            if applied.machine.takes(t.ApplyEnds()):
-                applied.handle(t.ApplyEnds())
+            kept = self.granted(grant)
+            if not kept.machine.takes(t.Keep()):
+                raise Refused(
+                    f"grant {grant} of rank {self.program.rank}: {kept.machine.state.value}", reason="GrantClosed"
+                )
+            kept.handle(t.Keep())
+
+    async def release(self, grant: str) -> None:
+        """One who kept it needs it no more. Without effect where nobody keeps it."""
+        async with self._lock:
+            kept = self.granted(grant)
+            if kept.machine.takes(t.Release()):
+                kept.handle(t.Release())
 
     # --- what others may know ---
 

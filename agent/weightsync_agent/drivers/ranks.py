@@ -143,6 +143,39 @@ class EngineRanks:
         return self.remote[rank].here.uid if rank in self.remote else ""
 
     @contextlib.asynccontextmanager
+    async def sealed(self, commit: CommitRequest) -> AsyncIterator[None]:
+        """Seal every rank of this pod as the decided version; meanwhile those arenas stay as they are.
+
+        Raises Refused with what is missing.
+        """
+        async with self._keeping() as kept:
+            for rank, held in self.held.items():
+                if isinstance(held, DirectRank):
+                    await held.seal(commit)
+                else:
+                    kept[rank] = await held.seal(commit)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def kept(self, grants: Iterable[tuple[int, str]]) -> AsyncIterator[None]:
+        """Meanwhile this pod's arenas of these grants stay as they are. Raises Refused where one is not sealed."""
+        async with self._keeping() as kept:
+            for rank, grant in grants:
+                if rank in self.targets:
+                    await self.targets[rank].keep(grant)
+                    kept[rank] = grant
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _keeping(self) -> AsyncIterator[dict[int, str]]:
+        targets, kept = dict(self.targets), dict[int, str]()
+        try:
+            yield kept
+        finally:
+            for rank, grant in kept.items():
+                await targets[rank].release(grant)
+
+    @contextlib.asynccontextmanager
     async def holding(
         self, version: Version, grants: Iterable[tuple[int, str]], commit: CommitRequest | None = None
     ) -> AsyncIterator[None]:

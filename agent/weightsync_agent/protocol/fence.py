@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from weightsync.errors import Refused
 
+PULL = "pull/"  # in place of a sync's name, before the root of what an engine reads by itself
 LONGEST_COUNT = 18  # digits
 LIVES = 8  # of coordinators whose newest sync is remembered
 
@@ -90,6 +91,11 @@ class OpenGrant:
     writers: frozenset[str] = frozenset()
     open: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def pulled(self) -> bool:
+        """Our own worker was to read a version by itself, in no sync."""
+        return self.sync.startswith(PULL)
 
     @property
     def quiet(self) -> bool:

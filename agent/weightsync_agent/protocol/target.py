@@ -5,7 +5,8 @@
 - a bucket counts as verified only if it was digested here, after its writer said that its write is terminal;
 - Sealed is written only after every writer is terminal, the buckets cover the whole shard of every stage
   without overlap, and their root is the one that the coordinator decided;
-- while the engine copies from the arena no grant is given;
+- from its seal to its commit's end, and while the engine copies from it, the arena is kept: no grant is given, and
+  nothing is read into it;
 - our own worker fills it only where it is quiet, and has ended before anybody else may; what it verified of a version
   still counts when it goes on with that version, as long as nobody was granted the arena since;
 - in a sync it does so under the sync's own grant, of whose writers none was ordered to write: what it reads another
@@ -24,7 +25,7 @@ from weightsync.digests import BucketDigest, program_root, version_root
 from weightsync.errors import Refused
 from weightsync.version import Version
 from weightsync.wire.v1 import CommitRequest, GrantRequest
-from weightsync_agent.protocol.fence import OpenGrant
+from weightsync_agent.protocol.fence import PULL, OpenGrant
 from weightsync_agent.protocol.table import Machine, Row
 
 
@@ -36,7 +37,7 @@ class TargetState(Enum):
     FILLING = "writers may write"
     PULLING = "our own worker reads a version into it, and nobody writes"
     SEALED = "the bytes are a version"
-    APPLYING = "the bytes are a version and the engine copies them"
+    KEPT = "the bytes are a version, and the engine copies them or is about to"
     LENT = "the engine's own checkpoint is in it, while the engine is certified"
 
 
@@ -87,13 +88,13 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class ApplyBegins:
-    """The engine starts to copy from the sealed arena."""
+class Keep:
+    """A commit, a copy into the engine or a comparison with it begins: the sealed arena stays as it is."""
 
 
 @dataclass(frozen=True)
-class ApplyEnds:
-    """The engine copies no more."""
+class Release:
+    """One of those has ended. As many of them as of Keep end it."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ def choose(arenas: Sequence[RankArena], served: Version | None) -> int:
     """
     order = [
         *(TargetState.PULLING, TargetState.FENCING, TargetState.FILLING, TargetState.EMPTY),
-        *(TargetState.SEALED, TargetState.APPLYING, TargetState.LENT),
+        *(TargetState.SEALED, TargetState.KEPT, TargetState.LENT),
     ]
 
     def cost(index: int) -> tuple[int, bool, int]:
@@ -226,6 +227,7 @@ class Target(Machine[TargetState]):
         self.grant: OpenGrant | None = None
         self.verified: dict[int, BucketDigest] = {}
         self.version: Version | None = None
+        self.keepers = 0
 
     def check_ask(self, request: GrantRequest) -> None:
         """Raises Refused where the asker's idea of this rank is not ours."""
@@ -235,8 +237,8 @@ class Target(Machine[TargetState]):
                 f"asked for {request.layout}, {request.program}: the plan is older than this engine",
                 reason="LayoutMismatch",
             )
-        if self.state is TargetState.APPLYING:
-            raise Refused(f"rank {self.rank} is applying; ask again", reason="Busy")
+        if self.state is TargetState.KEPT:
+            raise Refused(f"rank {self.rank} is being committed; ask again", reason="Busy", status=503)
         if self.state is TargetState.LENT:
             raise Refused(f"rank {self.rank} is being certified; ask again", reason="Busy", status=503)
         if self.state is TargetState.PULLING:
@@ -326,7 +328,7 @@ class Target(Machine[TargetState]):
         return [ReplaceWorker(), RefuseAsk(why)]
 
     def _pull(self, event: Pull, now: float) -> list[object]:
-        v, sync = event.version, f"pull/{event.version.root}"
+        v, sync = event.version, f"{PULL}{event.version.root}"
         kept = self.verified if self.grant is not None and self.grant.sync == sync else {}
         self.grant = OpenGrant(event.grant, event.term, "", sync, v.lineage, v.number, self.program)
         self.verified, self.version = kept, None
@@ -368,6 +370,14 @@ class Target(Machine[TargetState]):
         self.version = event.request.version
         return [Seal(self.grant.grant, self.version)]
 
+    def _keep(self, event: Keep, now: float) -> list[object]:
+        self.keepers += 1
+        return []
+
+    def _release(self, event: Release, now: float) -> list[object]:
+        self.keepers -= 1
+        return []
+
     def _recover(self, event: Recovered, now: float) -> list[object]:
         v = event.version
         self.version = v
@@ -379,13 +389,18 @@ class Target(Machine[TargetState]):
         """That grant is the open one."""
         return self.grant is not None and self.grant.grant == grant
 
+    def awaits_commit(self) -> bool:
+        """A sync's writers are done, all is verified, and the sync's commit has not come."""
+        granted = self.state is TargetState.FILLING and self.grant is not None and not self.grant.pulled
+        return granted and self.quiet() and not self.missing()
+
     def quiet(self) -> bool:
         """No writer of an earlier grant can land another byte."""
         return self.grant is None or self.grant.quiet
 
 
 _S = TargetState
-_WHOLE_OR_GROWING = (_S.FILLING, _S.PULLING, _S.SEALED, _S.APPLYING)
+_WHOLE_OR_GROWING = (_S.FILLING, _S.PULLING, _S.SEALED, _S.KEPT)
 _PULL = (
     Row(_S.PULLING, Target._pull, lambda m, e: m.quiet(), "the arena is quiet: read into it"),
     Row(_S.FENCING, Target._fence, lambda m, e: e.fence, "its writers are silent: kill the receiver first"),
@@ -427,6 +442,10 @@ Target.table = {
     ),
     (_S.FILLING, Commit): (Row(_S.SEALED, Target._seal, name="verified and decided"),),
     (_S.SEALED, Commit): (Row(_S.SEALED, name="decided before"),),
-    (_S.SEALED, ApplyBegins): (Row(_S.APPLYING, name="the engine copies"),),
-    (_S.APPLYING, ApplyEnds): (Row(_S.SEALED, name="the copy has ended"),),
+    (_S.SEALED, Keep): (Row(_S.KEPT, Target._keep, name="it stays as it is"),),
+    (_S.KEPT, Keep): (Row(_S.KEPT, Target._keep, name="for one more"),),
+    (_S.KEPT, Release): (
+        Row(_S.KEPT, Target._release, lambda m, e: m.keepers > 1, "another still needs it"),
+        Row(_S.SEALED, Target._release, name="nobody needs it as it is"),
+    ),
 }

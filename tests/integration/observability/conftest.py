@@ -93,9 +93,9 @@ def _work(world: ClusterWorld, publisher: Publisher, checkpoint: Path, folder: P
     # Whether every engine gets each version is another test's affair: on a busy machine one may be repaired instead.
     publisher.publish(initial_state(CONFIG, seed=2)).outcome(timeout=OUTCOME_SECONDS)
     publisher.publish({"unknown": torch.zeros(1)}).outcome(timeout=OUTCOME_SECONDS)
-    os.kill(world.pods["engine-1"].agent.pid, signal.SIGSTOP)
+    world.pods["engine-1"].agent.kill(signal.SIGSTOP)
     last = publisher.publish(initial_state(CONFIG, seed=3)).outcome(timeout=OUTCOME_SECONDS)
-    os.kill(world.pods["engine-1"].agent.pid, signal.SIGCONT)
+    world.pods["engine-1"].agent.kill(signal.SIGCONT)
     assert last.version is not None, last.describe()
     assert {e.engine: e.outcome for e in last.engines}.get("engine-1") != "Current", last.describe()
     world.wait_for_version(world.pods["engine-1"], last.version.name, seconds=90)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.transfer.workers import MIB, SMALL, Bench, begun, go_on, running, stop, until, whole, write_all
+from tools.world.processes import stands_still
 from weightsync.buckets import Bucket
 from weightsync.errors import TransferError
 from weightsync.wire.v1 import Region
@@ -265,6 +266,7 @@ async def test_child_ends_with_its_parent(frozen: bool) -> None:
         assert line, "the parent ended before its worker was ready"
     if frozen:
         os.kill(int(line), signal.SIGSTOP)
+        stands_still(int(line))
     parent.kill()
     await parent.wait()
     await until(lambda: not running(int(line)))

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tools.world.processes import stands_still
 from weightsync.arena import Arena
 from weightsync.buckets import Bucket, cut
 from weightsync.wire.v1 import Region
@@ -95,6 +96,7 @@ async def begun(worker: TransferWorker, arena: Arena, to: Region, *, stall: floa
 def stop(worker: TransferWorker) -> None:
     """SIGSTOP: the process neither answers nor ends."""
     os.kill(worker.pid, signal.SIGSTOP)
+    stands_still(worker.pid)
 
 
 def go_on(worker: TransferWorker) -> None:

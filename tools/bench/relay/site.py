@@ -19,7 +19,7 @@ from tools.bench.relay import said
 from tools.chaos.records import Records
 from tools.world.network import Network
 from tools.world.pod import Pod
-from tools.world.processes import WorldError, wait
+from tools.world.processes import WorldError, stands_still, wait
 from tools.world.world import World
 from weightsync import Publisher, PublishHandle
 from weightsync.publisher.outcome import Outcome
@@ -199,6 +199,7 @@ class Site:
         """The pod's processes stand still: agent, transfer workers, engine; its connections stay open."""
         for child in self.engines[name].children:
             os.killpg(child.pid, signal.SIGSTOP)
+            stands_still(child.pid)
 
     def wake(self, name: str) -> None:
         """They go on."""

@@ -13,6 +13,7 @@ from tools.chaos.striking import workers
 from tools.cluster import node
 from tools.demo.errors import DemoError
 from tools.demo.kubectl import Kubectl
+from tools.world.processes import stands_still
 
 AGENT, ENGINE, TRAINER, OPERATOR = "weightsync-agent", "engine", "trainer", "operator"
 
@@ -60,6 +61,7 @@ def _stroke(pid: int, how: How, freed: Callable[[], None]) -> Callable[[], None]
     def strike() -> None:
         signal.pidfd_send_signal(handle, signal.SIGKILL if how is How.KILL else signal.SIGSTOP)
         if how is How.STOP:
+            stands_still(pid)
             threading.Timer(STOP_SECONDS, go_on).start()
         else:
             os.close(handle)

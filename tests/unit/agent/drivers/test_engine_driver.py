@@ -12,7 +12,7 @@ import weightsync_agent.volume
 from weightsync.arena import ArenaState
 from weightsync.convert.program import CopyProgram, Piece, TensorCopies
 from weightsync.digests import BucketDigest, program_root, version_root
-from weightsync.errors import EngineError, PeerError, ProtocolError, Refused, TransferError
+from weightsync.errors import EngineError, PeerError, Refused, TransferError
 from weightsync.layout import lay_out
 from weightsync.plan import Strategy
 from weightsync.version import Version, torn_name
@@ -43,7 +43,7 @@ from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.protocol.engine_leader import KeepPaused, LeaderState
 from weightsync_agent.protocol.fence import OpenGrant
 from weightsync_agent.protocol.joiner import Needs, NeedsNothing
-from weightsync_agent.protocol.target import TargetState
+from weightsync_agent.protocol.target import Landed, LastReceipt, TargetState
 from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.volume import Volume
 
@@ -363,23 +363,23 @@ async def test_every_failed_step_ends_the_commit_torn(tmp_path: Path, error: Exc
     await world.driver.close()
 
 
-async def test_no_rank_stays_applying_where_another_cannot_begin(tmp_path: Path) -> None:
-    """Rank 0 began, rank 1 could not: rank 0 gives grants again."""
+async def test_no_rank_stays_kept_where_another_cannot_be(tmp_path: Path) -> None:
+    """Rank 0 is kept, rank 1 cannot be: rank 0 gives grants again."""
     world = World(tmp_path, ranks=2)
     await world.seen()
     first, second = world.driver.targets.values()
 
     async def cannot(grant: str) -> None:
-        raise TransferError("rank 1 cannot begin")
+        raise TransferError("rank 1 cannot be kept")
 
-    second.apply_begins = cannot  # type: ignore[method-assign]
+    second.keep = cannot  # type: ignore[method-assign]
     with pytest.raises(Refused):
         await world.commit(V1)
     assert first.arenas[0].machine.state is TargetState.SEALED
     await world.driver.close()
 
 
-async def test_no_rank_stays_applying_after_a_readback_that_could_not_begin(tmp_path: Path) -> None:
+async def test_no_rank_stays_kept_after_a_readback_that_could_not_begin(tmp_path: Path) -> None:
     """A readback counts as a copy: it ends at every rank, too."""
     world = World(tmp_path, ranks=2)
     await world.seen()
@@ -387,7 +387,7 @@ async def test_no_rank_stays_applying_after_a_readback_that_could_not_begin(tmp_
     assert await world.driver.readback() == (V1.name, True)
     first, second = world.driver.targets.values()
     second.arenas[0].machine.state = TargetState.EMPTY
-    with pytest.raises(ProtocolError):
+    with pytest.raises(Refused, match="no grant was given"):
         await world.driver.readback()
     assert first.arenas[0].machine.state is TargetState.SEALED
     await world.driver.close()
@@ -434,6 +434,52 @@ async def test_a_sync_that_has_ended_takes_no_arena_from_the_next(tmp_path: Path
         await world.driver.grant(first)
     assert (waited.value.reason, came.value.reason) == ("SyncEnded", "SyncEnded")
     assert world.driver.targets[0].granted(given.grant)
+    await world.driver.close()
+
+
+async def test_what_is_sealed_for_a_commit_is_nobody_elses_until_the_engine_has_it(tmp_path: Path) -> None:
+    """Neither the next sync's, nor our own reader's: before the commit comes, and from its seal to its end."""
+    world = World(tmp_path)
+    await world.seen()
+    rank, decided = world.driver.targets[0], whole_version(world, 7)
+    ask = grant_request().model_copy(update={"sync": "c/1/1", "number": 7})
+    world.workers[0].capabilities = ask.ours
+    given = await world.driver.grant(ask)
+    bucket = BucketDigest(offset=0, nbytes=16, digest="0" * 32)
+    rank.granted(given.grant).handle(Landed(given.grant, (bucket,), (bucket,)))
+    for writer in ask.writers:
+        rank.granted(given.grant).handle(LastReceipt(given.grant, writer.key, ""))
+    assert world.driver.needs(60.0) == NeedsNothing("a sync writes to it")
+    request = CommitRequest(
+        term=1, coordinator="c", sync="c/1/1", version=decided.version, programs=decided.programs,
+        strategy=Strategy(pause_mode="Abort"),
+        ranks=(RankCommit(rank=0, grant=given.grant, program=rank.program.digest),),
+    )  # fmt: skip
+    sealed, goes_on, capable = asyncio.Event(), asyncio.Event(), world.engine.capabilities
+
+    async def late_capabilities() -> Capabilities:
+        if rank.kept:
+            sealed.set()
+            await goes_on.wait()
+        return await capable()
+
+    world.engine.capabilities = late_capabilities  # type: ignore[method-assign]
+    async with rank._lock:
+        commit = asyncio.create_task(world.driver.commit(request))
+        await asyncio.sleep(0.01)
+        late = asyncio.create_task(world.driver.grant(ask.model_copy(update={"sync": "c/1/2", "number": 8})))
+        await asyncio.sleep(0.01)
+    await asyncio.wait_for(sealed.wait(), 10)
+    assert world.state is LeaderState.FRESH
+    assert world.driver.needs(0.0) == NeedsNothing("a sync begins, or its commit does")
+    with pytest.raises(Refused, match="ask again") as granted:
+        await late
+    with pytest.raises(Refused) as read:
+        await rank.begin_pull(decided.version, 1)
+    assert (granted.value.reason, read.value.reason) == ("Busy", "Busy")
+    goes_on.set()
+    assert (await commit).version == decided.version.name
+    assert not rank.kept
     await world.driver.close()
 
 
@@ -967,7 +1013,7 @@ async def test_an_engine_needs_nothing_while_a_grant_is_on_its_way(tmp_path: Pat
         granting = asyncio.create_task(world.driver.grant(ask))
         await asyncio.sleep(0.01)
         assert not granting.done()
-        assert world.driver.needs(60.0) == NeedsNothing("a sync begins")
+        assert world.driver.needs(60.0) == NeedsNothing("a sync begins, or its commit does")
     await granting
     with pytest.raises(Refused):
         await world.driver.grant(ask.model_copy(update={"layout": "9" * 32}))

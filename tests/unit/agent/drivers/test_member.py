@@ -72,7 +72,7 @@ class World:
         """Of what lies sealed in every rank's arena."""
         for target in self.driver.targets.values():
             held = target.arenas[0]
-            if held.machine.state is not TargetState.APPLYING:
+            if held.machine.state is not TargetState.KEPT:
                 held.machine.state, held.machine.version = TargetState.SEALED, V1
                 held.machine.grant = OpenGrant(GRANT, 1, "c", "x", V1.lineage, 1, target.program.digest)
         grants = dict.fromkeys(reversed(RANKS), GRANT)
@@ -132,7 +132,7 @@ async def test_what_is_held_is_granted_to_nobody_until_its_release(world: World)
     """And a release that is not this leader's, or of another life of this agent, frees nothing."""
     await led(world)
     held = await world.hold()
-    assert ({rank.rank for rank in held.ranks}, world.states()) == (set(RANKS), {TargetState.APPLYING})
+    assert ({rank.rank for rank in held.ranks}, world.states()) == (set(RANKS), {TargetState.KEPT})
     with pytest.raises(Refused) as busy:
         await world.driver.grant(world.ask())
     assert busy.value.reason == "Busy"
@@ -160,7 +160,7 @@ async def test_what_an_answer_frees_is_not_what_is_held_meanwhile(world: World) 
         await asyncio.sleep(0.01)
     await asyncio.gather(answered, again)
     assert world.driver.machine.state is MemberState.HELD
-    assert world.states() == {TargetState.APPLYING}
+    assert world.states() == {TargetState.KEPT}
 
 
 async def test_every_ranks_problem_is_told_until_it_is_none(world: World) -> None:

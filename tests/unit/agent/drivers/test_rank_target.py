@@ -171,7 +171,7 @@ _S = TargetState
         ([RankArena(_S.SEALED, V2), RankArena(_S.SEALED, V1)], None, 1),
         ([RankArena(_S.EMPTY), RankArena(_S.FILLING)], V1, 1),
         ([RankArena(_S.EMPTY), RankArena(_S.FENCING)], V1, 1),
-        ([RankArena(_S.APPLYING, V2), RankArena(_S.SEALED, V1)], V1, 1),
+        ([RankArena(_S.KEPT, V2), RankArena(_S.SEALED, V1)], V1, 1),
     ],
     ids=[
         "the only one", "an empty one", "the one that is not served", "the older one", "a torn engine's older one",

@@ -129,12 +129,19 @@ def test_a_commit_seals_once_and_is_idempotent() -> None:
     assert machine.handle(t.Commit(asked, 0), 0.0) == []
 
 
-def test_no_grant_while_the_engine_copies() -> None:
-    """Applying: asked again later."""
-    machine = target(*VERIFIED, t.Commit(commit(), 0), t.ApplyBegins())
-    with pytest.raises(Refused, match="applying"):
-        machine.check_ask(request("y", 2))
-    machine.handle(t.ApplyEnds(), 0.0)
+def test_no_grant_while_somebody_needs_the_bytes() -> None:
+    """The commit and the engine's copy each keep it: asked again once both have ended."""
+    machine = target(*VERIFIED)
+    assert machine.awaits_commit()
+    machine.handle(t.Commit(commit(), 0), 0.0)
+    assert not machine.awaits_commit()
+    for _ in range(2):
+        machine.handle(t.Keep(), 0.0)
+    for _ in range(2):
+        with pytest.raises(Refused, match="being committed"):
+            machine.check_ask(request("y", 2))
+        assert not machine.takes(t.Pull(commit().version, 1, "g"))
+        machine.handle(t.Release(), 0.0)
     machine.check_ask(request("y", 2))
 
 
