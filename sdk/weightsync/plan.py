@@ -97,7 +97,7 @@ class Rdma(Record):
 class Relay(Record):
     """Engines pass a version on. fanout: how many engines each feeds at most, and the sources; 0: these feed all."""
 
-    fanout: Annotated[int, Field(ge=0, le=64)] = 0
+    fanout: Annotated[int, Field(ge=0, le=64)] = 2
 
 
 class Transfer(Record):

@@ -194,7 +194,7 @@ def test_defaults_are_filled_in(api: Api) -> None:
     made = api.create(WEIGHTSYNCS, manifests.weightsync("short"))
     api.delete(f"{WEIGHTSYNCS}/short")
     assert made["spec"]["transfer"] == {
-        "protocol": "Auto", "rdma": {}, "relay": {"fanout": 0}, "mode": "Auto", "bucketSize": "512Mi"
+        "protocol": "Auto", "rdma": {}, "relay": {"fanout": 2}, "mode": "Auto", "bucketSize": "512Mi"
     }  # fmt: skip
     assert made["spec"]["strategy"] == {
         "type": "Barrier",

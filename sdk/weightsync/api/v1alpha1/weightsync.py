@@ -151,7 +151,7 @@ class Relay(WireRecord):
             "many engines there are. 0: the trainer writes to all. To engines in Direct mode, of several pods, and "
             "those that it reaches over another transport than engines one another, it writes in any case.",
         ),
-    ] = 0
+    ] = 2
 
 
 class Transfer(WireRecord):

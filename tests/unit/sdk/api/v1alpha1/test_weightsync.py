@@ -22,8 +22,8 @@ def test_the_shortest_spec_reads_with_the_defaults_of_plans() -> None:
 
 def test_a_fanout_reaches_the_plan() -> None:
     """As it was written."""
-    body = manifests.weightsync()["spec"] | {"transfer": {"relay": {"fanout": 2}}}
-    assert WeightSyncSpec.model_validate(body).plan_transfer == plan.Transfer(relay=plan.Relay(fanout=2))
+    body = manifests.weightsync()["spec"] | {"transfer": {"relay": {"fanout": 3}}}
+    assert WeightSyncSpec.model_validate(body).plan_transfer == plan.Transfer(relay=plan.Relay(fanout=3))
 
 
 @pytest.mark.parametrize(
