@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weightsync_agent.protocol.relay_change import follow
 from weightsync_agent.protocol.relay_tree import Place, children, crossings, depth, mended, parents, tree
 
 EXAMPLES = 40
@@ -178,3 +179,21 @@ def test_several_that_stall_close_no_circle(fleet: Fleet, data: st.DataObject) -
         assert node not in turned
         assert len(turned) == len(set(turned))
         assert not gone & set(turned)
+
+
+@settings(max_examples=10 * EXAMPLES)
+@given(fleets(max_engines=12), st.data())
+def test_however_many_come_go_and_fail_the_changed_tree_is_one(fleet: Fleet, data: st.DataObject) -> None:
+    """From sync to sync, whoever left, came, or failed in between: everyone is fed once, and nobody in a circle."""
+    engines = st.sets(st.sampled_from([place.key for place in fleet.places]))
+    places = fleet.places
+    made = tree(places, fleet.fanout, sources=fleet.sources)
+    for _ in range(2):
+        here = data.draw(engines)
+        places = tuple(place for place in fleet.places if place.key in here)
+        zones = {place.key: place.zone for place in places}
+        suspects = frozenset(data.draw(engines))
+        changed = follow(made, zones, fleet.fanout, frozenset(fleet.zones), suspects)
+        if changed is not None and places:
+            assert_tree(changed, places, fleet.fanout)
+            made = changed

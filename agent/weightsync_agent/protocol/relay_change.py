@@ -68,10 +68,11 @@ class _Change:
         for key in self._left:
             parent = self._previous[key]
             parent = taken.get(parent, parent) if parent is not None else None
-            orphans = [child for child in self._below[key] if child in self._zone and child not in self._left]
+            # One that has filled a place above is no orphan any more.
+            orphans = [k for k in self._below[key] if k in self._zone and k not in self._left and k not in self.made]
             if parent in self._left or not orphans:
                 continue
-            filler = self._filler(self._zone[orphans[0]])
+            filler = self._filler(self._zone[orphans[0]], self._upwards(parent))
             if filler is None:
                 continue
             taken[key] = filler
@@ -80,8 +81,16 @@ class _Change:
                 if child != filler:
                     self.made[child] = filler
 
-    def _filler(self, zone: str) -> str | None:
-        """Who came into that zone, else its deepest leaf."""
+    def _upwards(self, key: str | None) -> set[str]:
+        """It, and whoever feeds it, as far as that is known by now."""
+        found: set[str] = set()
+        while key is not None:
+            found.add(key)
+            key = self.made.get(key)
+        return found
+
+    def _filler(self, zone: str, above: set[str]) -> str | None:
+        """Who came into that zone, else its deepest leaf; nobody that the place is fed by."""
         new = next((key for key in self._new if self._zone[key] == zone), None)
         if new is not None:
             self._new.remove(new)
@@ -90,7 +99,11 @@ class _Change:
         leaves = [
             key
             for key in self._zone
-            if self._zone[key] == zone and key in self._depth and key not in inner and key not in self._suspects
+            if self._zone[key] == zone
+            and key in self._depth
+            and key not in inner
+            and key not in above
+            and key not in self._suspects
         ]
         return max(leaves, key=lambda key: (self._depth[key], key), default=None)
 
@@ -102,7 +115,7 @@ class _Change:
         degree: dict[str | None, int] = defaultdict(int)
         for parent in self.made.values():
             degree[parent] += 1
-        return max(degree.values()) <= self._fanout
+        return max(degree.values(), default=0) <= self._fanout
 
     def _hang(self, key: str) -> bool:
         """Below the highest free place that is fed itself: never one of its own subtree."""

@@ -190,20 +190,24 @@ class _Growing:
         return place
 
     def _neediest(self, owner: Place | None) -> str | None:
-        """Zones that have not begun may begin anywhere; one that has grows below its own, or below sources in it."""
-        best: tuple[int, int, int, str] | None = None
+        """Zones that have not begun may begin anywhere; one that has grows below its own, or below sources in it.
+
+        Those with sources begin first, below these: from another zone they would be entered for nothing.
+        """
+        best: tuple[bool, int, int, int, str] | None = None
         for zone, waiting in self._waiting.items():
             count = len(waiting)
             if not count:
                 continue
             if zone not in self._begun:
-                rank = (-self._levels(count, 1, 0), 0, -count, zone)
+                away = owner is not None or zone not in self._sources
+                rank = (away, -self._levels(count, 1, 0), 0, -count, zone)
             elif self._at_home(zone, owner):
-                rank = (-self._levels(count, self._now[zone], self._next[zone]), 1, -count, zone)
+                rank = (True, -self._levels(count, self._now[zone], self._next[zone]), 1, -count, zone)
             else:
                 continue
             best = rank if best is None else min(best, rank)
-        return best[3] if best is not None else None
+        return best[-1] if best is not None else None
 
     def _at_home(self, zone: str, owner: Place | None) -> bool:
         if owner is None:
