@@ -154,6 +154,8 @@ class Coordination:
         if before is not None:
             self.world.watch.told(before, event)
         actions = self.world.handle(self.agent.life.name, machine, event)
+        if before is not None:
+            self.world.watch.handled(before)
         if before is not None and machine.sync is not before:
             self.world.watch.sync_ends(before)
         for action in actions:

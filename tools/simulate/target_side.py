@@ -554,6 +554,7 @@ class EngineAgent:
             case "/v1/relays":
                 self._check_meant(body.target)
                 self._obey(body.term, body.coordinator)
+                self._check_present()
                 return self.relaying.order(body)
             case "/v1/passes":
                 self.fence.check(body.term)

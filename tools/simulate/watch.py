@@ -33,6 +33,7 @@ class Watch:
         self.outcomes: dict[str, int] = {}
         self.said: dict[tuple[str, str], tuple[str, float]] = {}  # (sync, engine): what was told of it last, and when
         self.commit_at: dict[tuple[str, str], float] = {}  # (sync, engine): when its last commit was sent
+        self.out: dict[tuple[str, str], float] = {}  # (sync, engine) -> when it was taken out
         self.answered: dict[tuple[str, str], set[str]] = {}  # (life of the coordinator, version) -> engines
 
     def told(self, sync: Sync, event: object) -> None:
@@ -54,6 +55,12 @@ class Watch:
             if member is not None and member.live:
                 self.said[sync.id, key] = (type(event).__name__, self.world.loop.now)
 
+    def handled(self, sync: Sync) -> None:
+        """When its members went out."""
+        for key, member in sync.members.items():
+            if not member.live:
+                self.out.setdefault((sync.id, key), self.world.loop.now)
+
     def sync_ends(self, sync: Sync) -> None:
         """Whether the reasons of its outcomes are the true ones."""
         for key, member in sync.members.items():
@@ -63,7 +70,9 @@ class Watch:
                 i.true_reason(member.engine.name, reason, name)
             if reason == "DeadlineExceeded" and member.parent is not None:
                 above = sync.members[member.parent].outcome
-                i.another_parent(member.engine.name, above.reason if above is not None else "")
+                since = self.out[sync.id, key] - self.out.get((sync.id, member.parent), self.world.loop.now)
+                why = above.reason if above is not None and since > self.world.stall_seconds else ""
+                i.another_parent(member.engine.name, why)
             if (
                 reason == "CommitUnanswered"
                 and name == "CommitFailed"

@@ -606,6 +606,7 @@ class EngineDriver:
         self._obey(order.term, order.coordinator)
         if self._relaying is None:
             raise Refused("this agent reads from no other engine", reason="NoRelay", status=422)
+        self._check_present()  # a look lends the arenas, and has ended what read into them
         return await self._relaying.order(order)
 
     async def passes(self, request: PassRequest) -> PassAnswer:

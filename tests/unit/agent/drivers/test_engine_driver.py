@@ -24,6 +24,9 @@ from weightsync.wire.v1 import (
     LeaseRequest,
     RankCommit,
     Region,
+    RelayEnd,
+    RelayOrder,
+    RelayRank,
     Welcome,
     WriterId,
 )
@@ -806,6 +809,38 @@ async def test_what_is_meant_for_another_pod_is_refused(tmp_path: Path) -> None:
         assert caught.value.reason == "WrongPod"
     assert world.driver.fence.term == 0
     assert await world.driver.grant(grant_request().model_copy(update={"target": "uid"}))
+    await world.driver.close()
+
+
+async def test_no_relay_begins_while_the_engine_is_looked_at(tmp_path: Path) -> None:
+    """The look has ended what read into the arenas, and lends them: another turn would find them lent."""
+    world = World(tmp_path)
+    ordered: list[RelayOrder] = []
+
+    class Relays:
+        async def order(self, order: RelayOrder) -> RelayEnd:
+            ordered.append(order)
+            return RelayEnd(ended=False)
+
+        async def end(self, why: str) -> None: ...
+
+        async def close(self) -> None: ...
+
+    world.driver._relaying = Relays()  # type: ignore[assignment]
+    order = RelayOrder(
+        term=1, coordinator="c", sync="c/1/1", turn=1, uid="p", engine="p", address="p",
+        ranks=(RelayRank(rank=0, grant=GRANT, parent="b" * 32),), deadline_seconds=30.0, stall_seconds=1.0,
+    )  # fmt: skip
+    world.engine.hold = asyncio.Event()
+    await world.look()
+    assert world.state is LeaderState.LOOKING
+    with pytest.raises(Refused) as refused:
+        await world.driver.relay(order)
+    assert (refused.value.reason, ordered) == ("EngineSilent", [])
+    world.engine.hold.set()
+    await world.seen()
+    assert not (await world.driver.relay(order)).ended
+    assert ordered == [order]
     await world.driver.close()
 
 
