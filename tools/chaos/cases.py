@@ -41,6 +41,7 @@ class Phase(Enum):
     DECIDED = "when the version is decided"
     APPLYING = "when the engine is to apply"
     COMMITTED = "when the engine has committed"
+    RELAYING = "while it reads from another engine"
 
 
 class Place(Enum):
@@ -56,8 +57,17 @@ class Setting(Enum):
 
     BARRIER = "Barrier"
     ROLLING = "Rolling"
+    RELAY = "engines pass it on to engines"  # in the others the sources write to every engine
     PODS = "pods with a network of their own"  # and volumes of a limited size; as root
     CLUSTER = "planned by an operator"  # on a real API server, without a node
+
+
+class Part(Enum):
+    """What the struck engine is in the tree by which engines pass a version on, where that matters."""
+
+    ANY = "the engine"
+    FEEDER = "an engine that feeds another"
+    READER = "an engine that reads from another"
 
 
 class Scenario(Enum):
@@ -90,6 +100,7 @@ class Case:
     between: tuple[Place, ...] = ()  # whose pods are cut from one another
     wire_free: bool = False  # the heal may send no byte
     others_unhurt: bool = True
+    part: Part = Part.ANY
 
     @property
     def of_engine(self) -> bool:
@@ -97,7 +108,7 @@ class Case:
         return self.others_unhurt
 
 
-ALL = tuple(Phase)
+ALL = tuple(phase for phase in Phase if phase is not Phase.RELAYING)
 # Stopped for good is the same trial as stopped for a while until somebody kills it: three phases are enough.
 FOR_GOOD = (Phase.WRITING, Phase.DECIDED, Phase.APPLYING)
 
@@ -185,6 +196,27 @@ def specials() -> Iterator[Case]:
     yield Case("one of four engines is stopped for many publishes", Scenario.COPIED)
 
 
+def relay() -> Iterator[Case]:
+    """Whoever feeds others, or reads from another, is struck: those below it read on from somebody else."""
+    feeder = (Phase.WRITING, Phase.VERIFIED, Phase.DECIDED, Phase.APPLYING)
+    for part, phases in ((Part.FEEDER, feeder), (Part.READER, (Phase.RELAYING, Phase.DECIDED, Phase.APPLYING))):
+        for victim in (Victim.TARGET_AGENT, Victim.TARGET_WORKER, Victim.ENGINE):
+            for kind in (Kind.KILL, Kind.STOP):
+                for phase in phases:
+                    if victim is not Victim.TARGET_AGENT and phase not in phases[:1]:
+                        continue  # as in the world without a relay
+                    yield Case(
+                        id=f"relay: {victim.value} is {kind.value} {phase.value}, of {part.value}",
+                        setting=Setting.RELAY,
+                        victim=victim,
+                        kind=kind,
+                        phase=phase,
+                        wire_free=victim is Victim.TARGET_AGENT and phase is Phase.APPLYING,
+                        part=part,
+                    )
+    yield Case("relay: one of four engines is stopped for many publishes", Scenario.COPIED, Setting.RELAY)
+
+
 ENGINE_WIRES: tuple[tuple[str, tuple[Place, ...]], ...] = (
     ("an engine and a source", (Place.TARGET, Place.SOURCE)),
     ("an engine and the coordinator", (Place.TARGET, Place.COORDINATOR)),
@@ -258,4 +290,4 @@ def control_plane() -> Iterator[Case]:
 
 def table() -> list[Case]:
     """All, in the order in which they run: those that share a world stand together."""
-    return [*processes(), *specials(), *rolling(), *pods(), *control_plane()]
+    return [*processes(), *specials(), *rolling(), *relay(), *pods(), *control_plane()]

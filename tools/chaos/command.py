@@ -52,7 +52,9 @@ def run(site: Site, case: Case) -> Trial:
     """One case, then a clean publish, then the answers' judgement."""
     began = time.monotonic()
     try:
+        site.aim(case.part)
         trial = SCENARIOS[case.scenario](site, case)
+        trial.struck = site.struck
         if not trial.problem:
             clean_publish(site, trial)
     except WorldError as error:

@@ -5,7 +5,6 @@ from statistics import median
 
 from tools.chaos.cases import Setting
 from tools.chaos.running import Trial
-from tools.chaos.site import STRUCK
 from weightsync.measures import Measure
 
 HEAL = 30.0  # seconds from the agent's first log line after the fault
@@ -23,7 +22,7 @@ def wrong(trial: Trial) -> str:
         return judged.sentences[0]
     if trial.heal_seconds > HEAL:
         return f"healed after {trial.heal_seconds:.1f} s, {HEAL:.0f} allowed"
-    hurt = [name for name, what in trial.outcomes.items() if what != "Current" and not name.startswith(STRUCK)]
+    hurt = [name for name, what in trial.outcomes.items() if what != "Current" and not name.startswith(trial.struck)]
     if case.others_unhurt and hurt:
         return f"other engines were not served: {trial.outcomes}"
     if case.wire_free and trial.heal_bytes:

@@ -31,7 +31,8 @@ class Trial:
 
     others: commit times of the engines that were not struck, in the struck publish; clean: of all engines in the
     publish after the heal. heal_bytes: written by sources between the struck publish's end and the heal. figures:
-    ratios that the case is about. written: Site.written() at the end of the struck publish.
+    ratios that the case is about. written: Site.written() at the end of the struck publish. struck: the engine that
+    has the fault.
     """
 
     case: Case
@@ -47,6 +48,7 @@ class Trial:
     judged: Judged = field(default_factory=Judged)
     figures: dict[str, float] = field(default_factory=dict)
     written: dict[int, float] = field(default_factory=dict)
+    struck: str = STRUCK
 
 
 def commit_times(site: Site, since: float, held: float, engines: Iterable[str]) -> list[float]:
@@ -76,8 +78,8 @@ def clean_publish(site: Site, trial: Trial) -> None:
     silent = [name for name in site.engines if not answers(site, name, number)]
     if silent:
         trial.problem = trial.problem or f"{silent} are current, and do not answer from it within {ANSWER_SECONDS} s"
-    if not site.world.call(site.engines[STRUCK], "/v1/readback", {})["digestOk"]:
-        trial.problem = trial.problem or f"{STRUCK}'s parameters are not, byte for byte, what it was sent"
+    if not site.world.call(site.engines[site.struck], "/v1/readback", {})["digestOk"]:
+        trial.problem = trial.problem or f"{site.struck}'s parameters are not, byte for byte, what it was sent"
     trial.clean = commit_times(site, since, 0.0, site.engines)
     trial.copied += [line["seconds"] for line in site.said("copied", number)]
 
@@ -104,7 +106,7 @@ def run_process(site: Site, case: Case) -> Trial:
         mended = now()
     elif case.kind is Kind.KILL:
         # A start takes a core, which the others' commits shall have for themselves.
-        until(partial(site.all_current, number, STRUCK), RESTART_SECONDS, 0.05)
+        until(partial(site.all_current, number, site.struck), RESTART_SECONDS, 0.05)
         mended = mend(site, case, struck, mended)
     ended(site, trial, number, since, hold)
     if case.kind is Kind.STOP_KILL:
@@ -120,7 +122,7 @@ def begin(site: Site, case: Case, phase: Phase) -> tuple[int, float, Hold]:
     """
     hold = site.hold(case.place, phase.name.lower())
     since = now()
-    number = site.publish(gated=phase is Phase.WRITING)
+    number = site.publish(gated=phase in (Phase.WRITING, Phase.RELAYING))
     try:
         hold.wait(REACH_SECONDS)
     except WorldError:
@@ -152,7 +154,7 @@ def ended(site: Site, trial: Trial, number: int, since: float, hold: Hold | None
 
 def served(site: Site, outcomes: Mapping[str, str]) -> list[str]:
     """The engines beside the struck one that the publish reached; one that it did not reach is judging's business."""
-    return [name for name in site.engines if name != STRUCK and outcomes.get(name) == "Current"]
+    return [name for name in site.engines if name != site.struck and outcomes.get(name) == "Current"]
 
 
 def mend(site: Site, case: Case, struck: Struck, mended: float) -> float:
@@ -164,7 +166,7 @@ def mend(site: Site, case: Case, struck: Struck, mended: float) -> float:
         mended = now()
         struck.restart()
     if case.victim is Victim.ENGINE:
-        until(lambda: (status := site.status(site.engines[STRUCK])) is not None and not status.gate, 10.0, 0.05)
+        until(lambda: (status := site.status(site.engines[site.struck])) is not None and not status.gate, 10.0, 0.05)
     return mended
 
 

@@ -21,7 +21,7 @@ from tools.chaos.running import (
     run_process,
     served,
 )
-from tools.chaos.site import DEADLINE, STALL, STRUCK, Site, now, sent
+from tools.chaos.site import DEADLINE, STALL, Site, now, sent
 from tools.chaos.striking import workers
 from tools.chaos.traffic import until
 from tools.world.cluster import ApiServer
@@ -147,15 +147,15 @@ def late_write_unseen(site: Site, case: Case) -> Trial:
 def corrupt(site: Site, case: Case) -> Trial:
     """A byte of a bucket changes between its landing and its digest: it is written again, nobody notices."""
     trial = Trial(case)
-    hold = site.arm(STRUCK, "worker-corrupt")
+    hold = site.arm(site.struck, "worker-corrupt")
     before, since = site.written(), now()
     number = site.publish()
     ended(site, trial, number, since)
     again = sent(before, trial.written) - NBYTES * len(site.engines)
-    heal(site, trial, number, STRUCK, since)
+    heal(site, trial, number, site.struck, since)
     reached = hold.reached
     hold.release()
-    if not reached or trial.outcomes.get(STRUCK) != "Current" or again <= 0:
+    if not reached or trial.outcomes.get(site.struck) != "Current" or again <= 0:
         trial.problem = trial.problem or f"corrupted: {reached}, outcomes {trial.outcomes}, {again} bytes sent again"
     trial.figures["bytes sent again over a replica"] = again / NBYTES
     return trial
@@ -167,19 +167,19 @@ def replaced(site: Site, case: Case) -> Trial:
     since, number, hold = now(), site.ledger.newest, None
     if case.phase is not None:
         number, since, hold = begin(site, case, case.phase)
-    site.traffic.close(STRUCK)
-    old = site.engines[STRUCK]
+    site.traffic.close(site.struck)
+    old = site.engines[site.struck]
     for child in old.children:
         child.kill()
     if hold is not None:
         hold.release()
         site.open_gate()
     mended = now()
-    site.engines[STRUCK] = site.world.replace(STRUCK, f"{STRUCK}-{int(mended)}", site.model)
+    site.engines[site.struck] = site.world.replace(site.struck, f"{site.struck}-{int(mended)}", site.model)
     if hold is not None:
         ended(site, trial, number, since, hold)
     trial.written = site.written()
-    heal(site, trial, number, STRUCK, mended)
+    heal(site, trial, number, site.struck, mended)
     return trial
 
 
@@ -195,7 +195,7 @@ def copied(site: Site, case: Case) -> Trial:
             clean_publish(site, before)
         number = beside_stopped(site, trial, times)
         trial.healed = False
-        heal(site, trial, number, STRUCK, now())
+        heal(site, trial, number, site.struck, now())
     if before.problem or not times or not before.copied:
         raise WorldError(f"nothing to compare: {before.problem}")
     trial.figures["copied, over undisturbed"] = median(times) / median(before.copied)
@@ -204,7 +204,7 @@ def copied(site: Site, case: Case) -> Trial:
 
 def beside_stopped(site: Site, trial: Trial, times: list[float]) -> int:
     """Publishes while a whole pod is stopped, and the seconds until each rank had copied; the last of them."""
-    pod = site.engines[STRUCK]
+    pod = site.engines[site.struck]
     pids = list(workers(pod.agent.pid))
     send(pod.children, pids, signal.SIGSTOP)
     try:
@@ -244,7 +244,7 @@ def control_plane(site: Site, case: Case) -> Trial:
         else:
             api_server.kill(signal.SIGCONT)
     trial.written = site.written()
-    heal(site, trial, number, STRUCK, now())
+    heal(site, trial, number, site.struck, now())
     hurt = {name: what for name, what in trial.outcomes.items() if what != "Current"}
     if hurt:
         trial.problem = trial.problem or f"not every engine was served: {hurt}"

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from reference.checkpoint import write_checkpoint
-from tools.chaos.cases import Place, Setting
+from tools.chaos.cases import Part, Place, Setting
 from tools.chaos.holds import Hold
 from tools.chaos.ledger import Ledger
 from tools.chaos.model import CONFIG, RANKS, weights
-from tools.chaos.records import Line, Records
+from tools.chaos.records import Line, Records, moment
 from tools.chaos.traffic import Traffic, until
 from tools.cluster import light
 from tools.world.cluster import ClusterWorld
@@ -26,7 +26,8 @@ from tools.world.world import World
 from weightsync.wire.v1 import AgentStatus
 
 ENGINES = 4
-STRUCK = "engine-0"  # the engine that has the faults
+STRUCK = "engine-0"  # the engine that has the faults, where it does not matter which
+FANOUT = 2
 STALL = 2.0
 DEADLINE = 10
 SMALL_VOLUMES = 64 << 20  # bytes, where volumes are limited
@@ -41,7 +42,8 @@ class Site:
         self._stack = ExitStack()
         self.network = self._stack.enter_context(Network()) if setting is Setting.PODS else None
         plan = {
-            "strategy": {"deadlineSeconds": DEADLINE, "type": "Rolling" if setting is Setting.ROLLING else "Barrier"}
+            "strategy": {"deadlineSeconds": DEADLINE, "type": "Rolling" if setting is Setting.ROLLING else "Barrier"},
+            "transfer": {"relay": {"fanout": FANOUT if setting is Setting.RELAY else 0}},
         }
         environment = {"WEIGHTSYNC_STALL_SECONDS": str(STALL)}
         self.cluster: ClusterWorld | None = None
@@ -54,6 +56,7 @@ class Site:
         )
         self.ledger = Ledger()
         self.engines: dict[str, Pod] = {}
+        self.struck = STRUCK
         self.sources: list[Pod] = []
         self.ranks: list[Child] = []
         self.model = self.world.folder / "model"
@@ -92,6 +95,21 @@ class Site:
         """The trainer's pods, the one that coordinates before the other."""
         plan = self.world.plan()
         return sorted(self.sources, key=lambda pod: plan is None or pod.uid != plan.coordinator)
+
+    def aim(self, part: Part) -> None:
+        """Choose the engine that the next fault strikes. Raises WorldError where none has that part."""
+        tree = self._tree() if part is not Part.ANY else {}
+        found = {Part.ANY: [STRUCK], Part.FEEDER: sorted(tree.values()), Part.READER: sorted(tree)}[part]
+        if not found:
+            raise WorldError(f"there is no {part.value}: in the last sync the sources wrote to all")
+        self.struck = found[0]
+
+    def _tree(self) -> dict[str, str]:
+        """By engine, the one that fed it in the last sync; without those that the sources wrote to."""
+        lines = [line for pod in self.sources for line in self.log(pod.name) if line.get("event") == "relay"]
+        tree: dict[str, str | None] = max(lines, key=moment)["tree"] if lines else {}
+        names = {key: self.world.name_of(key.partition("/")[0]) for key in tree}
+        return {names[key]: names[above] for key, above in tree.items() if above is not None}
 
     # --- the trainer ---
 
@@ -196,7 +214,7 @@ class Site:
     def pod(self, place: Place) -> str:
         """The name of the pod that has that part now."""
         coordinator, source = self.coordinator_first()
-        return {Place.TARGET: STRUCK, Place.SOURCE: source.name, Place.COORDINATOR: coordinator.name}[place]
+        return {Place.TARGET: self.struck, Place.SOURCE: source.name, Place.COORDINATOR: coordinator.name}[place]
 
     def arm(self, pod: str, name: str, content: str = "") -> Hold:
         """Arm any failpoint."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.chaos.cases import Case, Kind, Victim
-from tools.chaos.site import STRUCK, Site
+from tools.chaos.site import Site
 from tools.world.processes import Child, WorldError, stands_still
 
 WORKER = b"weightsync_agent.transfer.worker"
@@ -28,13 +28,13 @@ class Struck:
 
 def find(site: Site, victim: Victim) -> Struck:
     """The victim's process as it runs now. Raises WorldError where there is none."""
-    engine, (coordinator, source) = site.engines[STRUCK], site.coordinator_first()
+    engine, (coordinator, source) = site.engines[site.struck], site.coordinator_first()
     if victim is Victim.TRAINER:
         return Struck(source.name, site.ranks[site.sources.index(source)].kill, site.start_trainer)
     if victim is Victim.ENGINE:
         if engine.engine is None:
-            raise WorldError(f"{STRUCK} has no engine")
-        return Struck(STRUCK, engine.engine.kill, engine.engine.start)
+            raise WorldError(f"{site.struck} has no engine")
+        return Struck(site.struck, engine.engine.kill, engine.engine.start)
     pod = {Victim.COORDINATOR: coordinator, Victim.SOURCE_AGENT: source, Victim.SOURCE_WORKER: source}.get(
         victim, engine
     )
@@ -69,12 +69,12 @@ def workers(agent: int) -> Iterator[int]:
 def strike(site: Site, case: Case, struck: Struck) -> None:
     """The fault."""
     if case.victim is Victim.ENGINE and case.kind is Kind.KILL:
-        site.traffic.close(STRUCK)
+        site.traffic.close(site.struck)
     struck.send(signal.SIGKILL if case.kind is Kind.KILL else signal.SIGSTOP)
 
 
 def end(site: Site, case: Case, struck: Struck) -> None:
     """What stopped for good is killed at last."""
     if case.victim is Victim.ENGINE:
-        site.traffic.close(STRUCK)
+        site.traffic.close(site.struck)
     struck.send(signal.SIGKILL)
