@@ -39,6 +39,7 @@ RDMA_READY: Final = "RDMAReady"
 # The shared volume (emptyDir, medium Memory) and what lies in it.
 DIRECTORY: Final = "/dev/weightsync"
 DIRECTORY_ENV: Final = "WEIGHTSYNC_DIR"
+FILL_THREADS_ENV: Final = "WEIGHTSYNC_FILL_THREADS"  # the trainer's: threads that fill replicas (cores.py)
 SOCKET: Final = "agent.sock"
 ARENAS: Final = "arenas"
 LAYOUTS: Final = "layouts"  # rank-<r>.json: the rank's copy program, its layout inside (convert/program.py)

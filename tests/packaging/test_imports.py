@@ -20,8 +20,8 @@ TORCH = frozenset(
     f"weightsync.{name}"
     for name in (
         "convert.engine_replica", "convert.fallback", "convert.given", "convert.lanes", "convert.portion",
-        "convert.queueing", "convert.replay", "convert.trace", "convert.verify", "hook.weightsync_hook",
-        "replicas.replica", "replicas.sglang",
+        "convert.queueing", "convert.replay", "convert.sharing", "convert.trace", "convert.verify",
+        "hook.weightsync_hook", "replicas.replica", "replicas.sglang",
     )
 )  # fmt: skip
 

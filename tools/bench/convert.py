@@ -1,4 +1,4 @@
-"""Conversion: compiled copies against memcpy and against ``load_weights``, digests, and filling beside writing.
+"""Conversion: compiled copies against memcpy and ``load_weights``, threads, digests, and filling beside writing.
 
 Every line is a ratio of neighbours in time, median of interleaved runs. Copying, digesting and writing compete for
 processors, so the last line also counts the processor seconds of all processes that take part.
@@ -25,6 +25,7 @@ from pathlib import Path
 import structlog
 import torch
 
+from tools.bench.filling import TENSOR, filling
 from tools.bench.processor import TICKS, processor_seconds
 from tools.bench.transfer import memory
 from tools.bench.workers import Workers
@@ -38,7 +39,6 @@ from weightsync.units import format_bytes, parse_bytes
 from weightsync_agent.transfer.settings import TransferSettings
 
 COPIES, MOE, DIGEST, PIPELINE = 0.6, 5.0, 1.15, 1.25
-TENSOR = (4096, 2048)  # bfloat16: 16 MiB, a projection of a middling model
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--without-sglang", action="store_true", help="leave out the lines of 128 experts")
     options = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    found = contiguous(options.bytes, options.runs)
+    found = [*contiguous(options.bytes, options.runs), *filling(options.bytes, options.runs)]
     if not options.without_sglang:
         found += experts(options.runs)
     found += asyncio.run(publishes(options.bytes, options.runs, TransferSettings()))

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
+from weightsync import cores
 from weightsync.arena import Arena
 from weightsync.buckets import Bucket
 from weightsync.convert.digesting import STEP, BucketDigester
@@ -26,7 +27,8 @@ class Unequal(Exception):
 
 
 class Workers:
-    """Two workers over the two arenas; publish() is one version from ``tensor`` to verified."""
+    """Two workers over the two arenas; publish() is one version from ``tensor`` to verified, filled by as many
+    threads as a Publisher takes here."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Workers:
         self._region = region
         self._buckets = buckets
         self._digests: dict[int, str] = {}
+        self._filling = asyncio.Semaphore(cores.fill_threads(None))
 
     @classmethod
     async def start(
@@ -59,16 +62,23 @@ class Workers:
         began = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for bucket in self._buckets:
-                way = self._fill if digests else self._copy
-                self._digests[bucket.offset] = await asyncio.to_thread(way, bucket)
-                group.create_task(self._send(bucket))
+                group.create_task(self._pass(bucket, self._fill if digests else self._copy))
         return time.perf_counter() - began
+
+    async def _pass(self, bucket: Bucket, way: Callable[[Bucket], str]) -> None:
+        await self._take(bucket, way)
+        await self._send(bucket)
+
+    async def _take(self, bucket: Bucket, way: Callable[[Bucket], str]) -> None:
+        async with self._filling:  # first come, first served: in the buckets' order
+            self._digests[bucket.offset] = await asyncio.to_thread(way, bucket)
 
     async def fill(self) -> float:
         """Seconds of copies and digests alone."""
         began = time.perf_counter()
-        for bucket in self._buckets:
-            self._digests[bucket.offset] = await asyncio.to_thread(self._fill, bucket)
+        async with asyncio.TaskGroup() as group:
+            for bucket in self._buckets:
+                group.create_task(self._take(bucket, self._fill))
         return time.perf_counter() - began
 
     async def write(self) -> float:

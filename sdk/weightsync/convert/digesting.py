@@ -25,7 +25,8 @@ class _Prefix:
 
 class BucketDigester:
     """Follows the copies of one publish. needed: the payload's extents that any tensor fills, sorted; the rest of a
-    bucket is padding, which is zero always and digested as soon as it is reached."""
+    bucket is padding, which is zero always and digested as soon as it is reached. Threads may use it at once, each
+    for buckets of its own."""
 
     def __init__(self, index: BucketIndex, needed: Sequence[Extent], view: memoryview) -> None:
         self._index = index
@@ -56,6 +57,26 @@ class BucketDigester:
             self._behind(prefix, at, moved, move)
         if moved < stop:
             move(moved, stop)
+
+    def parts(self, start: int, stop: int) -> list[tuple[int | None, int, int]]:
+        """[start, stop) of the payload cut so that each part has to do with one bucket, or with none."""
+        found: list[tuple[int | None, int, int]] = []
+        at = start
+        for bucket in self._index.touched((start, stop)):
+            end = min(stop, self._index.ends[bucket])
+            found.append((bucket, at, end))
+            at = end
+        if at < stop:
+            found.append((None, at, stop))
+        return found
+
+    def take(self, bucket: int | None, start: int, stop: int) -> None:
+        """Digest one part that is in the payload by now, where its bucket's digest can go on with it."""
+        if bucket is None:
+            return
+        prefix = self._following(bucket, max(start, self._index.offsets[bucket]))
+        if prefix is not None:
+            self._take(prefix, stop)
 
     def _following(self, bucket: int, at: int) -> _Prefix | None:
         """The bucket's digest, if it can go on with bytes from ``at`` on."""

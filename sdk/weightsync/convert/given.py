@@ -11,6 +11,8 @@ from weightsync.errors import InputError
 # (to or from integers and 8-bit floats) needs scales that a cast does not have.
 _WIDE = frozenset({"float64", "float32", "float16", "bfloat16"})
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may keep its bytes elsewhere
+
 
 def check(expected: TensorCopies, tensor: object) -> torch.Tensor:
     """The tensor. Raises InputError that says what is wrong with it, and what to yield instead."""
@@ -26,6 +28,9 @@ def check(expected: TensorCopies, tensor: object) -> torch.Tensor:
             f"tensor {name} has shape {tuple(tensor.shape)}, the checkpoint {expected.shape}: "
             "yield whole tensors in the checkpoint's shape"
         )
+    if type(tensor) in _PLAIN and tensor.numel() and not tensor.untyped_storage().nbytes():
+        # A copy would read address zero, and end the trainer's process.
+        raise InputError(f"tensor {name} has no memory, it was freed (FSDP does so between steps): yield it gathered")
     given = _dtype_name(tensor.dtype)
     if given == expected.dtype or {given, expected.dtype} <= _WIDE:
         return tensor

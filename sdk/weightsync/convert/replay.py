@@ -1,11 +1,13 @@
 """Runs a copy program: trainer tensors into the arena of one engine rank.
 
 Everything that does not depend on the tensors' bytes is done once, when a Replayer is made: destination views over
-the arena, joined copies, bucket accounting (fill.py). A publish then costs one strided copy per portion: at once for
-tensors in host memory, queued on a lane beside the trainer's own work for those of a device (lanes.py).
+the arena, joined copies, bucket accounting (fill.py). A publish then costs one strided copy per portion: at once or
+by several threads for tensors in host memory (sharing.py), queued on a lane beside the trainer's own work for those
+of a device (lanes.py).
 """
 
 import difflib
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -18,9 +20,11 @@ from weightsync.convert.fallback import Build, Fallback
 from weightsync.convert.fill import BucketIndex, portions
 from weightsync.convert.given import check
 from weightsync.convert.lanes import Lanes, OpenLane
-from weightsync.convert.portion import Copy, Views
+from weightsync.convert.portion import Copy, Views, is_plain
 from weightsync.convert.program import ByLoading, CopyProgram, TensorCopies
 from weightsync.convert.queueing import DeviceCopies
+from weightsync.convert.sharing import SharedCopies
+from weightsync.convert.strands import FillThreads
 from weightsync.errors import InputError
 
 Full = tuple[int, str]  # a bucket's offset, and its digest where that was taken on the way, else ""
@@ -47,7 +51,8 @@ class Replayer:
     view: the arena's payload, writable, of the layout's size; owned: the checkpoint names that the stage fills
     (None: not known yet, all are copied); buckets: those to account for, empty while they are not known;
     open_lane: how a device's tensors are copied, None: by lanes.Lanes; load_with: builds the model whose load_weights
-    makes what is no copy (replicas/rebuild.py), None: such programs are refused.
+    makes what is no copy (replicas/rebuild.py), None: such programs are refused; threads: what copies tensors in host
+    memory, None: the caller's thread. Then buckets are told in these threads, one at a time.
     The views hold no reference that keeps the arena mapped: close() before the arena is closed.
     Raises InputError where program, payload and buckets do not fit one another.
     """
@@ -61,6 +66,7 @@ class Replayer:
         open_lane: OpenLane | None = None,
         *,
         load_with: Build | None = None,
+        threads: FillThreads | None = None,
     ) -> None:
         if view.nbytes != program.layout.nbytes:
             raise InputError(f"the arena has {view.nbytes} bytes, the program's layout {program.layout.nbytes}")
@@ -93,6 +99,9 @@ class Replayer:
         self._open_lane = open_lane or self._lanes
         self._ahead = AHEAD * max((bucket.nbytes for bucket in buckets), default=0)
         self._devices: dict[torch.device, DeviceCopies] = {}
+        self._threads = threads
+        self._shared = SharedCopies(threads, self._digests) if threads is not None else None
+        self._counting = threading.Lock()
         self.begin()
 
     def _prepare(self, tensor: TensorCopies) -> _Task:
@@ -120,6 +129,7 @@ class Replayer:
     def begin(self) -> None:
         """Start a publish: nothing is fed, no bucket is full. What a failed one left in flight is waited for."""
         self.abandon()
+        self._telling = True
         self._digests.begin()
         self._loads.begin()
         self._fed: set[str] = set()
@@ -131,14 +141,16 @@ class Replayer:
         task = self._tasks.get(name)
         return merge(self.program.spans(task.tensor)) if task and name in self.owned else []
 
-    def feed(self, name: str, tensor: torch.Tensor, on_filled: OnFilled | None = None) -> None:
+    def feed(self, name: str, tensor: torch.Tensor, on_filled: OnFilled | None = None, *, kept: bool = False) -> None:
         """Copy one tensor. The buckets that are full by then are told to ``on_filled``, with their digests where
         these could be taken on the way.
 
-        A tensor in host memory may change or go away when it returns. One on a device is copied while the caller
-        goes on; what the caller's current stream does next waits for that, so that it may be changed there too.
+        A tensor in host memory may change or go away when it returns, unless it is ``kept``: as it is until the
+        replay is drained. One on a device is copied while the caller goes on; what the caller's current stream does
+        next waits for that, so that it may be changed there too.
         Raises InputError, before a byte is copied, for a name that the program does not know or that was fed
-        before, and for a shape, dtype or kind of tensor that does not fit; and where torch cannot copy.
+        before, and for a shape, dtype or kind of tensor that does not fit; and where torch cannot copy this tensor
+        or, with threads, one before.
         """
         task = self._tasks.get(name)
         if task is None:
@@ -158,12 +170,21 @@ class Replayer:
                 self._devices[source.device] = DeviceCopies(lane, self._ahead, self._digests)
             self._devices[source.device].feed(name, task.copies, source, partial(self._done, on_filled))
             return
+        if self._shared is not None and is_plain(source):
+            share = self._shared.keep if kept else self._shared.pass_on
+            share(name, task.copies, source, partial(self._done, on_filled))
+            return
         for copy in task.copies:
             copy.run(name, source, self._digests)
             self._done(on_filled, copy.nbytes, copy.leaves)
 
     def _done(self, on_filled: OnFilled | None, nbytes: int, leaves: tuple[int, ...]) -> None:
         """So many bytes are in the arena, and their tensor touches these buckets no more."""
+        with self._counting:
+            if self._telling:
+                self._count(on_filled, nbytes, leaves)
+
+    def _count(self, on_filled: OnFilled | None, nbytes: int, leaves: tuple[int, ...]) -> None:
         self.copied += nbytes
         full = []
         for bucket in leaves:
@@ -179,8 +200,7 @@ class Replayer:
         owned: where the replayer was made without, those that the stage turned out to own. Raises InputError that
         names the owned tensors that were not fed.
         """
-        for device in self._devices.values():
-            device.drain()
+        self.drain()
         wanted = self.owned if owned is None else frozenset(owned)
         missing = [name for name in self._tasks if name in wanted and name not in self._fed]
         if missing:
@@ -190,8 +210,21 @@ class Replayer:
                 "every publish must yield the whole of its stage"
             )
 
+    def drain(self, useless: Callable[[], bool] = lambda: False) -> None:
+        """Wait for what is in flight; the buckets that it fills are told meanwhile. Raises InputError as feed().
+
+        useless: asked whenever a thread has filled a bucket; then what it has not begun is left out.
+        """
+        if self._threads is not None:
+            self._threads.drain(useless)
+        for device in self._devices.values():
+            device.drain()
+
     def abandon(self) -> None:
         """The publish failed: nothing more is told, and nothing is written to the arena once this returns."""
+        self._telling = False
+        if self._threads is not None:
+            self._threads.stop()
         for device in self._devices.values():
             device.abandon()
 

@@ -6,7 +6,8 @@ stopped taking its input would leave the other ranks waiting in a collective for
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,13 +54,13 @@ class _Filling(NamedTuple):
     known: bool
     report: Callable[[list[tuple[int, str]]], None]
 
-    def take(self, name: str, tensor: Any) -> None:
-        """Copy one tensor, and report what became full."""
+    def take(self, name: str, tensor: Any, *, kept: bool) -> None:
+        """Copy one tensor, and report what became full. kept: it stays as it is until the input is exhausted."""
         if not self.known:
             # Nobody knew yet which pages this stage needs, so nobody has allocated them: a full volume must be an
             # error here, not a SIGBUS in the copy.
             self.opened.arena.prefault(self.replayer.extents(name))
-        self.replayer.feed(name, tensor, self.report)
+        self.replayer.feed(name, tensor, self.report, kept=kept)
 
     def abandon(self) -> None:
         """Copies that still run are waited for: the arena is the agent's when this returns."""
@@ -70,13 +71,21 @@ class _Filling(NamedTuple):
 
 
 class Publication:
-    """The steps in order: begin(), take() for each pair, then end() or interrupted(); failure says what went wrong.
+    """The steps in order: begin(), take() for each pair, settle(), then end() or interrupted(); failure says what
+    went wrong.
 
-    before: the names of the publish before, None where there was none.
+    before: the names of the publish before, None where there was none. kept: all tensors stay as they are until
+    settle() returns.
     """
 
     def __init__(
-        self, link: Link, sender: Sender, open_replicas: OpenReplicas, before: frozenset[str] | None
+        self,
+        link: Link,
+        sender: Sender,
+        open_replicas: OpenReplicas,
+        before: frozenset[str] | None,
+        *,
+        kept: bool = False,
     ) -> None:
         self.id = ""
         self.version = ""
@@ -87,6 +96,7 @@ class Publication:
         self._sender = sender
         self._open = open_replicas
         self._before = before
+        self._kept = kept
         self._reports: Reports | None = None
         self._fillings: list[_Filling] = []
         self._seconds = 0.0
@@ -117,27 +127,43 @@ class Publication:
             self.fail(error)
 
     def take(self, pair: object) -> None:
-        """Copy one tensor to wherever it belongs."""
-        if self._stopped():
-            return
+        """Copy one tensor to wherever it belongs, or have it copied by the threads."""
+        if not self._stopped():
+            with self._copying():
+                name, tensor = _named(pair)
+                self.names.append(name)
+                for filling in self._fillings:
+                    filling.take(name, tensor, kept=self._kept)
+
+    def settle(self) -> None:
+        """Wait for all that was taken to be copied: the tensors may change when it returns."""
+        if not self._stopped():
+            with self._copying():
+                for filling in self._fillings:
+                    filling.replayer.drain(self._is_refused)
+
+    @contextmanager
+    def _copying(self) -> Iterator[None]:
+        """Remembers what goes wrong, and the time that it took."""
+        began = time.perf_counter()
         try:
-            name, tensor = _named(pair)
-            self.names.append(name)
-            began = time.perf_counter()
-            for filling in self._fillings:
-                filling.take(name, tensor)
-            self._seconds += time.perf_counter() - began
+            yield
         except WeightSyncError as error:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - raised by the Publisher as soon as the input is exhausted
             self.unexpected = error
             self.fail(InputError(f"{type(error).__name__} while copying: {error}"))
+        else:
+            self._seconds += time.perf_counter() - began
 
     def _stopped(self) -> bool:
         """Whether copying has no more use. Also learns what the sender met in the meantime."""
         if self.failure is None and self._reports is not None and self._reports.error is not None:
             self.fail(self._reports.error)
         return self.failure is not None
+
+    def _is_refused(self) -> bool:
+        return self._reports is not None and self._reports.error is not None
 
     def end(self) -> None:
         """The input is exhausted: learn what is still unknown, report what is full, let the agent have it."""

@@ -4,12 +4,13 @@ import logging
 import os
 import secrets
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from weightsync import names
+from weightsync import cores, names
 from weightsync.errors import InputError
 from weightsync.publisher.handle import PATIENCE, PublishHandle
 from weightsync.publisher.link import Link
@@ -38,6 +39,8 @@ class Publisher:
     directory: the volume shared with the agent (default: $WEIGHTSYNC_DIR, else /dev/weightsync).
     timeout: seconds that one answer of the agent may take; the first of a publish waits for all ranks.
     connect_timeout: seconds to wait for the agent to listen.
+    fill_threads: threads that copy tensors in host memory (default: $WEIGHTSYNC_FILL_THREADS, else one fewer than
+    this rank's share of the cores, at most 8; 1 where that share is two or less).
 
     Raises InputError for arguments that cannot be, AgentUnavailable where no agent listens, and Refused with the
     agent's reason. One thread publishes at a time; handles may be waited for in any.
@@ -53,6 +56,7 @@ class Publisher:
         directory: str | os.PathLike[str] | None = None,
         timeout: float = 300.0,
         connect_timeout: float = 30.0,
+        fill_threads: int | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise InputError(f"rank {rank} is none of {world_size} ranks: they are numbered from 0")
@@ -68,7 +72,7 @@ class Publisher:
         self._publishing = threading.Lock()
         self._closed = False
         self._latest: Publication | None = None
-        self._open = OpenReplicas(self._directory)
+        self._open = OpenReplicas(self._directory, cores.fill_threads(fill_threads))
         self._link = Link(self._directory, timeout=timeout, patience=connect_timeout, greet=self._greet)
         self._link.connect()
         self._link.patience = PATIENCE
@@ -97,11 +101,14 @@ class Publisher:
         """
         with self._publishing:
             self._sequence += 1
-            publication = Publication(self._link, self._sender, self._open, self._names)
+            # These hold their tensors; other mappings, and subclasses, may make them anew when asked.
+            kept = type(tensors) in (dict, OrderedDict)
+            publication = Publication(self._link, self._sender, self._open, self._names, kept=kept)
             self._latest = publication
             self._begin(publication, label)
             try:
                 _exhaust(iter(tensors.items() if isinstance(tensors, Mapping) else tensors), publication)
+                publication.settle()
             except BaseException as error:
                 publication.interrupted(error)
                 raise

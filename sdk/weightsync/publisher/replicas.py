@@ -14,6 +14,7 @@ from weightsync.wire.local import Replica
 
 if TYPE_CHECKING:
     from weightsync.convert.replay import Replayer
+    from weightsync.convert.strands import FillThreads
 
 
 class OpenReplica:
@@ -39,8 +40,8 @@ class OpenReplica:
             raise InputError(f"{self.path}: nothing is being filled")
         return self._replayer
 
-    def begin(self, replica: Replica) -> None:
-        """Expect a publish. Raises InputError where the arena is not to be written."""
+    def begin(self, replica: Replica, threads: "FillThreads | None") -> None:
+        """Expect a publish, filled by these threads. Raises InputError where the arena is not to be written."""
         header = self.arena.reread()
         if header.state == ArenaState.SEALED or header.program != self.program.digest:
             raise InputError(
@@ -49,16 +50,16 @@ class OpenReplica:
             )
         known = (replica.owned, replica.buckets)
         if self._replayer is None or known != self._known:
-            self._replayer, self._known = self._prepare(replica), known
+            self._replayer, self._known = self._prepare(replica, threads), known
         self._replayer.begin()
 
-    def _prepare(self, replica: Replica) -> "Replayer":
+    def _prepare(self, replica: Replica, threads: "FillThreads | None") -> "Replayer":
         from weightsync.convert.replay import Replayer  # noqa: PLC0415 - torch comes with the first publish, not before
         from weightsync.replicas.rebuild import rebuilt  # noqa: PLC0415
 
         self._forget()
         owned = replica.owned if replica.buckets else None
-        return Replayer(self.program, self.arena.view, owned, replica.buckets, load_with=rebuilt)
+        return Replayer(self.program, self.arena.view, owned, replica.buckets, load_with=rebuilt, threads=threads)
 
     def _forget(self) -> None:
         if self._replayer is not None:
@@ -72,10 +73,12 @@ class OpenReplica:
 
 
 class OpenReplicas:
-    """All of them, by path."""
+    """All of them, by path. threads: how many fill them, all together."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, threads: int = 1) -> None:
         self._directory = directory
+        self._count = threads
+        self._threads: FillThreads | None = None
         self._programs: dict[str, CopyProgram] = {}
         self._open: dict[str, OpenReplica] = {}
 
@@ -86,8 +89,15 @@ class OpenReplicas:
             self._drop(replica.arena_path)
             opened = OpenReplica(self._directory, replica, self._program(replica))
             self._open[replica.arena_path] = opened
-        opened.begin(replica)
+        opened.begin(replica, self._shared())
         return opened
+
+    def _shared(self) -> "FillThreads | None":
+        if self._threads is None and self._count > 1:
+            from weightsync.convert.sharing import fill_threads  # noqa: PLC0415 - torch comes with the first publish
+
+            self._threads = fill_threads(self._count)
+        return self._threads
 
     def _program(self, replica: Replica) -> CopyProgram:
         program = self._programs.get(replica.program)

@@ -422,7 +422,7 @@ def test_an_unforeseen_error_is_raised_after_the_input_is_exhausted(
 ) -> None:
     """A bug of ours must not be swallowed, nor hang the other ranks."""
 
-    def broken(*_: object) -> list[int]:
+    def broken(*_: object, **__: object) -> list[int]:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(Replayer, "feed", broken)

@@ -2,7 +2,10 @@
 
 import os
 
+import pytest
+
 from tools.bench.convert import Contiguous, pairs, publishes
+from tools.bench.filling import Fills, bound, filling
 from tools.bench.processor import processor_seconds
 from weightsync_agent.transfer.settings import TransferSettings
 
@@ -50,3 +53,26 @@ async def test_a_small_publish_gives_all_lines() -> None:
     assert [m.name for m in found] == names
     assert all(m.value > 0 for m in found)
     assert found[1].value > 1
+
+
+@pytest.mark.parametrize(("cores", "most"), [(2, None), (3, None), (4, 0.8), (7, 0.8), (8, 0.5), (64, 0.5)])
+def test_threads_must_gain_only_where_there_are_cores(cores: int, most: float | None) -> None:
+    """On two or three nothing can be asked of them."""
+    assert bound(cores) == most
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["state dict", "generator"])
+@pytest.mark.parametrize("many", [True, False], ids=["threads", "one thread"])
+def test_every_fill_moves_every_byte(many: bool, kept: bool) -> None:
+    """One that left bytes out would be fast."""
+    fills = Fills(1, 3)
+    fills.clear()
+    assert fills.seconds(many=many, kept=kept) > 0
+    assert fills.bytes == bytes([0xC0, 0x3F]) * (fills.nbytes // 2), "1.5 in bfloat16"
+
+
+def test_filling_tells_threads_and_cores() -> None:
+    """A ratio without them says nothing."""
+    found = filling(1, 1)
+    assert [m.name.partition(",")[0] for m in found] == ["filling from a state dict", "filling from a generator"]
+    assert all("threads over one" in m.name and "cores" in m.how and m.value > 0 for m in found)
