@@ -189,7 +189,7 @@ def test_an_abandoned_replay_tells_nothing_more(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Copy, "convert", slowly)
     arena = bytearray(PAIR.layout.nbytes)
-    buckets = cut([(0, PAIR.layout.nbytes)], 1 << 20)
+    buckets = cut([(0, PAIR.layout.nbytes)], 4096)
     replayer = Replayer(PAIR, memoryview(arena), ["a", "b", "c"], buckets, threads=fill_threads(2))
     for name in ("a", "b", "c"):
         replayer.feed(name, torch.ones(40, 40, dtype=torch.float64), told.append, kept=True)

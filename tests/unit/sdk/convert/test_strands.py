@@ -23,20 +23,25 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_jobs_of_a_strand_run_in_order_and_never_at_once(count: int) -> None:
-    """Also when they come while the strand runs."""
-    threads, told, inside = FillThreads(count), dict[int, list[int]](), [0] * 5
-
-    def job(strand: int, number: int) -> None:
-        inside[strand] += 1
-        assert inside[strand] == 1
-        told.setdefault(strand, []).append(number)
-        inside[strand] -= 1
-
+def test_jobs_of_a_strand_run_in_order(count: int) -> None:
+    """Also those that come while the strand runs, or after it ran out of jobs."""
+    threads, told = FillThreads(count), dict[int, list[int]]()
     for number in range(200):
-        threads.submit(number % 5, partial(job, number % 5, number))
+        threads.submit(number % 5, partial(told.setdefault(number % 5, []).append, number))
     threads.drain()
     assert told == {strand: list(range(strand, 200, 5)) for strand in range(5)}
+
+
+def test_a_strand_waits_for_its_job_while_others_pass() -> None:
+    """A thread that is free takes another strand, never the next job of one that runs."""
+    threads, go, ran = FillThreads(2), threading.Event(), list[str]()
+    threads.submit("a", partial(go.wait, SOON))
+    threads.submit("a", partial(ran.append, "behind it"))
+    threads.run([("b", partial(ran.append, "beside it"))])
+    assert ran == ["beside it"]
+    go.set()
+    threads.drain()
+    assert ran == ["beside it", "behind it"]
 
 
 def test_different_strands_and_jobs_of_none_run_at_once() -> None:
@@ -100,7 +105,8 @@ def test_what_a_job_raises_is_raised_after_all_threads_ended(where: str) -> None
 
     threads.submit("late", late)
     threads.submit("failing", fail)
-    threads.submit("failing", never)
+    for strand in ("failing", "another"):
+        threads.submit(strand, never)
     go.set()
     with pytest.raises(ValueError, match="it does not fit"):  # noqa: PT012 - any of them may be the first to see it
         while where == "submit":
