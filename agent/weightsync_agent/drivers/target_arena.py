@@ -31,8 +31,15 @@ class TargetArena:
         self._changed = asyncio.Event()
 
     async def open(self) -> None:
-        """Take over the file that is there, or make one with all its pages."""
-        self._arena = self._reopen() or await self._create()
+        """Take over the file that is there, or make one; either with all its pages. Raises InputError: no room."""
+        arena = self._reopen() or self._create()
+        try:
+            if not arena.allocated:  # who made the file may have met a full volume, or died, before it was
+                await prefault(arena, [(0, arena.header.nbytes)])
+        except BaseException:
+            arena.close()
+            raise
+        self._arena = arena
 
     def _reopen(self) -> Arena | None:
         if not self.path.exists():
@@ -50,20 +57,9 @@ class TargetArena:
             return None
         return arena
 
-    async def _create(self) -> Arena:
-        nbytes = self.program.layout.nbytes
-        arena = Arena.create(
-            self.path,
-            layout=self.program.layout.digest,
-            program=self.program.digest,
-            nbytes=nbytes,
-        )
-        try:
-            await prefault(arena, [(0, nbytes)])
-        except BaseException:
-            arena.close()
-            raise
-        return arena
+    def _create(self) -> Arena:
+        layout = self.program.layout
+        return Arena.create(self.path, layout=layout.digest, program=self.program.digest, nbytes=layout.nbytes)
 
     @property
     def arena(self) -> Arena:

@@ -144,6 +144,16 @@ def test_prefault_allocates_the_pages_of_its_extents(volume: Path) -> None:
         assert arena.path.stat().st_blocks * 512 - before == 3 * PAGE
 
 
+def test_an_arena_is_allocated_once_all_of_its_payload_is(volume: Path) -> None:
+    """Neither the header's page nor a part of the payload makes it so."""
+    with create(volume, nbytes=3 * PAGE) as arena:
+        assert not arena.allocated
+        arena.prefault([(0, 2 * PAGE)])
+        assert not arena.allocated
+        arena.prefault([(2 * PAGE, 3 * PAGE)])
+        assert arena.allocated
+
+
 def test_a_full_volume_is_said(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the bytes that are missing and what to raise, instead of a SIGBUS in the middle of a copy."""
 

@@ -1,6 +1,8 @@
 """A rank's arena and its worker: no failure leaves a rank fencing, or gives out a dead worker's region."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,30 @@ async def test_an_arena_whose_registration_failed_can_be_taken_over(tmp_path: Pa
     rank = target(tmp_path, workers)
     await rank.open()
     assert inodes(tmp_path) == before
+    await rank.close()
+
+
+async def test_a_volume_without_room_is_met_again_until_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of a first try is there, and its pages are not: who writes to such a one is ended by the kernel."""
+    full = True
+
+    def allocate(descriptor: int, offset: int, length: int) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.pwrite(descriptor, bytes(length), offset)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    monkeypatch.setattr("weightsync.arena.populate", lambda *_: None)
+    monkeypatch.setattr("weightsync.arena.collapse", lambda *_: None)
+    for _ in range(2):
+        with pytest.raises(InputError, match="no room"):
+            await target(tmp_path, Workers()).open()
+    full = False
+    rank = target(tmp_path, Workers())
+    await rank.open()
+    assert rank.arenas[0].arena.allocated
     await rank.close()
 
 
