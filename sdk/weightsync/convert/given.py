@@ -28,7 +28,7 @@ def check(expected: TensorCopies, tensor: object) -> torch.Tensor:
             f"tensor {name} has shape {tuple(tensor.shape)}, the checkpoint {expected.shape}: "
             "yield whole tensors in the checkpoint's shape"
         )
-    if type(tensor) in _PLAIN and tensor.numel() and not tensor.untyped_storage().nbytes():
+    if type(tensor) in _PLAIN and _is_freed(tensor):
         # A copy would read address zero, and end the trainer's process.
         raise InputError(f"tensor {name} has no memory, it was freed (FSDP does so between steps): yield it gathered")
     given = _dtype_name(tensor.dtype)
@@ -40,6 +40,11 @@ def check(expected: TensorCopies, tensor: object) -> torch.Tensor:
             "yield it as the checkpoint holds it"
         )
     return tensor
+
+
+def _is_freed(tensor: torch.Tensor) -> bool:
+    """Its storage has no memory. A view of it is so many bytes past address zero."""
+    return tensor.data_ptr() == tensor.storage_offset() * tensor.itemsize and tensor.numel() > 0
 
 
 @cache

@@ -65,32 +65,29 @@ class Copy(NamedTuple):
 
     def run(self, name: str, source: torch.Tensor, digests: BucketDigester) -> None:
         """Copy. When it returns, the bytes are in the arena. Raises InputError where torch cannot."""
-        move = self.mover(source)
+        part = self.part(source)
+        move = self.mover(part)
         if move is None:
-            self.convert(name, source)
+            self.convert(name, part)
         else:
-            digests.copy(*self.extent, move)
+            digests.copy(self.offset, self.offset + self.dense, move)
 
-    def mover(self, source: torch.Tensor) -> Mover | None:
+    def mover(self, part: torch.Tensor) -> Mover | None:
         """The copy of any [start, stop) of the extent; None where torch must copy.
 
         One thread of it is 1.15 to 1.8 times as fast as one of torch's copy, measured with pieces of 1 to 512 MiB on
         16 cores: torch reads the target's lines before it writes them.
         """
-        part = self.part(source)
         same = self.dense and part.dtype == self.target.dtype and part.is_contiguous()
         if not same or not is_plain(part):
             return None
         target, origin = self.address - self.offset, part.data_ptr() - self.offset
+        # It holds the part, whose memory would be gone before a thread comes to it.
+        return lambda start, stop, _part=part: _memmove(target + start, origin + start, stop - start)  # type: ignore[misc]
 
-        def move(start: int, stop: int, _held: torch.Tensor = part) -> None:
-            _memmove(target + start, origin + start, stop - start)
-
-        return move
-
-    def convert(self, name: str, source: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
+    def convert(self, name: str, part: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
         """Copy by torch: all, or [first, last) of the target's rows. Raises InputError where torch cannot."""
-        part, target = self.part(source), self.target
+        target = self.target
         if rows is not None and target.dim():
             part, target = part[slice(*rows)], target[slice(*rows)]
         try:

@@ -174,9 +174,10 @@ class Replayer:
             share = self._shared.keep if kept else self._shared.pass_on
             share(name, task.copies, source, partial(self._done, on_filled))
             return
+        done = self._done if self._threads is not None else self._count
         for copy in task.copies:
             copy.run(name, source, self._digests)
-            self._done(on_filled, copy.nbytes, copy.leaves)
+            done(on_filled, copy.nbytes, copy.leaves)
 
     def _done(self, on_filled: OnFilled | None, nbytes: int, leaves: tuple[int, ...]) -> None:
         """So many bytes are in the arena, and their tensor touches these buckets no more."""
@@ -215,7 +216,8 @@ class Replayer:
 
         useless: asked whenever a thread has filled a bucket; then what it has not begun is left out.
         """
-        if self._threads is not None:
+        if self._threads is not None and self._shared is not None:
+            self._shared.flush()
             self._threads.drain(useless)
         for device in self._devices.values():
             device.drain()
@@ -223,7 +225,8 @@ class Replayer:
     def abandon(self) -> None:
         """The publish failed: nothing more is told, and nothing is written to the arena once this returns."""
         self._telling = False
-        if self._threads is not None:
+        if self._threads is not None and self._shared is not None:
+            self._shared.drop()
             self._threads.stop()
         for device in self._devices.values():
             device.abandon()

@@ -25,6 +25,8 @@ Done = Callable[[int, tuple[int, ...]], None]  # bytes that are in the arena, bu
 
 LEAST = 2 << 20  # bytes: a smaller tensor is copied before the threads have woken up
 PART = 1 << 20  # bytes that one thread copies at least
+SMALL = 128 << 10  # bytes: handing over a smaller tensor's copy costs as much as the copy
+BATCH = 64  # so many of these are handed over together
 
 
 class _InOrder:
@@ -59,61 +61,96 @@ class SharedCopies:
     def __init__(self, threads: FillThreads, digests: BucketDigester) -> None:
         self._threads = threads
         self._digests = digests
+        self._held: dict[Strand, list[Job]] = {}  # what small tensors leave to be done
+        self._count = 0
 
     def keep(self, name: str, copies: Sequence[Copy], source: torch.Tensor, done: Done) -> None:
-        """Queue the copies: the tensor must stay as it is until they are drained."""
+        """Queue the copies: the tensor must stay as it is until they are drained, after a flush()."""
+        give = self._hold if source.nbytes < SMALL else self._give
         for strand, job in self._by_bucket(name, copies, source, done):
-            self._threads.submit(strand, job)
+            give(strand, job)
 
     def pass_on(self, name: str, copies: Sequence[Copy], source: torch.Tensor, done: Done) -> None:
         """Copy. When it returns the tensor may change; its digests and what is told of them may still follow."""
-        if sum(copy.nbytes for copy in copies) < LEAST:
+        count, small = self._threads.count, source.nbytes < LEAST
+        if small:
             for copy in copies:
                 for job in self._parts(name, copy, source, 1):
                     job()
         else:
             jobs = self._by_bucket(name, copies, source, done)
-            if len(jobs) >= self._threads.count:
+            if len(jobs) >= count:
+                self.flush()
                 self._threads.run(jobs)
                 return
-            count = self._threads.count
             self._threads.run([(None, job) for copy in copies for job in self._parts(name, copy, source, count)])
+        give = self._hold if small else self._give
         for strand, job in self._behind(copies, source, done):
-            if strand is None:
-                job()
-            else:
-                self._threads.submit(strand, job)
+            give(strand, job)
+
+    def flush(self) -> None:
+        """Hand over what is held back, before all is waited for."""
+        held = self._held
+        self.drop()
+        for strand, jobs in held.items():
+            self._threads.submit(strand, partial(_each, jobs))
+
+    def drop(self) -> None:
+        """Forget what is held back."""
+        self._held = {}
+        self._count = 0
+
+    def _hold(self, strand: Strand, job: Job) -> None:
+        """Do what is little at once, or where it has to wait for more, together with more."""
+        if strand is None or (strand not in self._held and self._threads.is_idle(strand)):
+            job()
+            return
+        self._held.setdefault(strand, []).append(job)
+        self._count += 1
+        if self._count >= BATCH:
+            self.flush()
+
+    def _give(self, strand: Strand, job: Job) -> None:
+        if strand in self._held:  # a bucket's copies stay in their order
+            held = self._held.pop(strand)
+            self._count -= len(held)
+            self._threads.submit(strand, partial(_each, held))
+        self._threads.submit(strand, job)
 
     def _by_bucket(
         self, name: str, copies: Sequence[Copy], source: torch.Tensor, done: Done
     ) -> list[tuple[Strand, Job]]:
         """Copies and digests, each bucket's in its strand."""
-        following, jobs = _InOrder(copies, done), list[tuple[Strand, Job]]()
-        for number, copy in enumerate(copies):
-            move = copy.mover(source)
-            if move is None:
-                jobs += following.after(number, [(None, partial(copy.convert, name, source))])
-                continue
-            parts = self._digests.parts(*copy.extent)
-            jobs += following.after(
-                number,
-                [(self._strand(b), partial(self._digests.copy, start, stop, move)) for b, start, stop in parts],
-            )
-        return jobs
+        made = [self._jobs(name, copy, copy.part(source)) for copy in copies]
+        if len(made) == 1 and len(made[0]) == 1:  # nearly all of a hundred thousand experts' tensors
+            ((strand, job),) = made[0]
+            return [(strand, partial(_then, job, done, copies[0]))]
+        following = _InOrder(copies, done)
+        return [each for number, jobs in enumerate(made) for each in following.after(number, jobs)]
+
+    def _jobs(self, name: str, copy: Copy, part: torch.Tensor) -> list[tuple[Strand, Job]]:
+        move = copy.mover(part)
+        if move is None:
+            return [(None, partial(copy.convert, name, part))]
+        return [
+            (self._strand(bucket), partial(self._digests.copy, start, stop, move))
+            for bucket, start, stop in self._digests.parts(*copy.extent)
+        ]
 
     def _parts(self, name: str, copy: Copy, source: torch.Tensor, most: int) -> list[Job]:
         """At most so many copies that together make one, without digests."""
         count = max(1, min(most, copy.nbytes // PART))
-        move = copy.mover(source)
+        part = copy.part(source)
+        move = copy.mover(part)
         if move is None:
-            return [partial(copy.convert, name, source, rows) for rows in _cut(0, copy.rows, count)]
-        return [partial(move, *part) for part in _cut(*copy.extent, count)]
+            return [partial(copy.convert, name, part, rows) for rows in _cut(0, copy.rows, count)]
+        return [partial(move, *span) for span in _cut(*copy.extent, count)]
 
     def _behind(self, copies: Sequence[Copy], source: torch.Tensor, done: Done) -> list[tuple[Strand, Job]]:
         """The digests of what was copied. They hold no tensor: it may be gone when they run."""
         following, jobs = _InOrder(copies, done), list[tuple[Strand, Job]]()
         for number, copy in enumerate(copies):
-            parts = [] if copy.mover(source) is None else self._digests.parts(*copy.extent)
+            parts = [] if copy.mover(copy.part(source)) is None else self._digests.parts(*copy.extent)
             takes = [(self._strand(part[0]), partial(self._digests.take, *part)) for part in parts]
             jobs += following.after(number, takes or [(None, _nothing)])
         return jobs
@@ -125,6 +162,16 @@ class SharedCopies:
 def _cut(start: int, stop: int, count: int) -> list[tuple[int, int]]:
     step = max(1, -(-(stop - start) // count))
     return [(at, min(at + step, stop)) for at in range(start, stop, step)]
+
+
+def _then(job: Job, done: Done, copy: Copy) -> None:
+    job()
+    done(copy.nbytes, copy.leaves)
+
+
+def _each(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job()
 
 
 def _nothing() -> None:

@@ -46,6 +46,10 @@ class FillThreads:
                 self._put(strand, job)
         self._raise()
 
+    def is_idle(self, strand: Strand) -> bool:
+        """All its jobs are done: who gives them may as well do the next."""
+        return strand not in self._strands
+
     def run(self, jobs: Sequence[tuple[Strand, Job]]) -> None:
         """Have these run and wait until all have."""
         left = len(jobs)

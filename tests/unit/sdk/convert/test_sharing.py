@@ -29,6 +29,8 @@ def _tiny_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharing, "LEAST", 24)
         patch.setattr(sharing, "PART", 4)
+        patch.setattr(sharing, "SMALL", 24)
+        patch.setattr(sharing, "BATCH", 3)
         yield
 
 
@@ -136,8 +138,8 @@ def uncopyable(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Have torch fail to copy that tensor, in whichever thread."""
     convert = Copy.convert
 
-    def fail(copy: Copy, of: str, source: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
-        convert(copy, of, torch.ones(40, 40, 2) if of == name else source, rows)
+    def fail(copy: Copy, of: str, part: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
+        convert(copy, of, torch.ones(40, 40, 2) if of == name else part, rows)
 
     monkeypatch.setattr(Copy, "convert", fail)
 
@@ -194,9 +196,16 @@ def test_an_abandoned_replay_tells_nothing_more(monkeypatch: pytest.MonkeyPatch)
     for name in ("a", "b", "c"):
         replayer.feed(name, torch.ones(40, 40, dtype=torch.float64), told.append, kept=True)
     assert began.wait(10)
+    stopping, stop = threading.Event(), FillThreads.stop
+
+    def stopped(threads: FillThreads) -> None:
+        stopping.set()
+        stop(threads)
+
+    monkeypatch.setattr(FillThreads, "stop", stopped)
     abandoning = threading.Thread(target=replayer.abandon)
     abandoning.start()
-    abandoning.join(0.05)
+    assert stopping.wait(10)
     assert abandoning.is_alive()
     go.set()
     abandoning.join(10)

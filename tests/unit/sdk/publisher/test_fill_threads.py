@@ -113,8 +113,8 @@ def test_a_tensor_that_cannot_be_copied_is_named(
         publisher.publish(state()).raise_on_failure(10)
     convert = Copy.convert
 
-    def fail(copy: Copy, name: str, source: torch.Tensor, *rows: Any) -> None:
-        convert(copy, name, torch.ones(64, 48, 2) if name == "layers.7.weight" else source, *rows)
+    def fail(copy: Copy, name: str, part: torch.Tensor, *rows: Any) -> None:
+        convert(copy, name, torch.ones(64, 48, 2) if name == "layers.7.weight" else part, *rows)
 
     monkeypatch.setattr(Copy, "convert", fail)
     handle = publisher.publish(state(torch.float32))
@@ -156,14 +156,14 @@ def test_copying_ends_when_the_agent_refuses(
     sender, convert, drain = publisher._sender, Copy.convert, FillThreads.drain
     copied, useless, draining = list[str](), list[bool](), threading.Event()
 
-    def once_refused(copy: Copy, name: str, source: torch.Tensor, *rows: Any) -> None:
+    def once_refused(copy: Copy, name: str, part: torch.Tensor, *rows: Any) -> None:
         if name == "layers.0.weight":
             assert draining.wait(10)
         else:
             with sender._changed:
                 assert sender._changed.wait_for(lambda: sender._current and sender._current.error, 10)
         copied.append(name)
-        convert(copy, name, source, *rows)
+        convert(copy, name, part, *rows)
 
     def drained(threads: FillThreads, is_useless: Callable[[], bool] = lambda: False) -> None:
         draining.set()
