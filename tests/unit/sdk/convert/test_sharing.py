@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.build.fused import Fused, Watch, expected_payload, models, program_of, random_tensor, small_buckets
 from weightsync.buckets import cut
-from weightsync.convert import sharing
+from weightsync.convert import portion, sharing
 from weightsync.convert.portion import Copy
 from weightsync.convert.program import CopyProgram
 from weightsync.convert.replay import Replayer
@@ -193,7 +194,7 @@ def test_an_abandoned_replay_tells_nothing_more(monkeypatch: pytest.MonkeyPatch)
     arena = bytearray(PAIR.layout.nbytes)
     buckets = cut([(0, PAIR.layout.nbytes)], 4096)
     replayer = Replayer(PAIR, memoryview(arena), ["a", "b", "c"], buckets, threads=fill_threads(2))
-    for name in ("a", "b", "c"):
+    for name in ("a", "b"):  # as many copies as are queued without waiting for one of them
         replayer.feed(name, torch.ones(40, 40, dtype=torch.float64), told.append, kept=True)
     assert began.wait(10)
     stopping, stop = threading.Event(), FillThreads.stop
@@ -211,6 +212,68 @@ def test_an_abandoned_replay_tells_nothing_more(monkeypatch: pytest.MonkeyPatch)
     abandoning.join(10)
     assert told == []
     replayer.close()
+
+
+MIXED = plain_program(
+    {"big": ("float32", (40,)), "small": ("float32", (4,)), "tiny": ("float32", (4,)), "wide": ("float32", (64, 16))}
+)  # fmt: skip
+
+
+@dataclass
+class Halted:
+    """The copy of ``big`` is halted, and ``small`` was fed meanwhile: it is held back behind it."""
+
+    arena: bytearray
+    replayer: Replayer
+    threads: FillThreads
+    go: threading.Event
+    digests: dict[int, str]
+
+    def settle(self) -> None:
+        """Let it go on, and wait until the threads have nothing to do."""
+        self.go.set()
+        self.threads._wait(lambda: not (self.threads._ready or self.threads._running))
+
+
+@pytest.fixture
+def halted(monkeypatch: pytest.MonkeyPatch) -> Halted:
+    """Buckets of 1024 bytes: the first one has a part of each tensor, ``wide`` is in five."""
+    go, move, arena = threading.Event(), portion._memmove, bytearray(MIXED.layout.nbytes)
+
+    def halting(*arguments: int) -> None:
+        assert go.wait(10)
+        move(*arguments)
+
+    monkeypatch.setattr(portion, "_memmove", halting)
+    threads = fill_threads(2)
+    assert threads is not None
+    names = [tensor.name for tensor in MIXED.tensors]
+    buckets = cut([(0, MIXED.layout.nbytes)], 1024)
+    replayer = Replayer(MIXED, memoryview(arena), names, buckets, threads=threads)
+    made = Halted(arena, replayer, threads, go, {})
+    for name, shape in (("big", (40,)), ("small", (4,))):
+        replayer.feed(name, torch.ones(shape), made.digests.update, kept=True)
+    return made
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_what_was_held_back_goes_before_what_comes_after_it(halted: Halted, kept: bool) -> None:
+    """Small tensors as well as large ones, in one bucket or in many: no digest finds a gap."""
+    halted.settle()
+    for name, shape in (("tiny", (4,)), ("wide", (64, 16))):
+        halted.replayer.feed(name, torch.ones(shape), halted.digests.update, kept=kept)
+    halted.replayer.finish()
+    assert sorted(halted.digests) == list(range(0, len(halted.arena), 1024))
+    assert all(halted.digests.values())
+
+
+def test_what_was_held_back_is_forgotten_with_its_publish(halted: Halted) -> None:
+    """Else it would be written in the next one, when its tensor is of an older step."""
+    halted.go.set()
+    halted.replayer.begin()
+    halted.replayer.drain()
+    offset = MIXED.layout.parameters[1].offset
+    assert not any(halted.arena[offset : offset + 16])
 
 
 def test_torch_starts_no_threads_beside_ours() -> None:

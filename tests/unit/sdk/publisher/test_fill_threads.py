@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from weightsync import InputError, Publisher
+from weightsync.convert import sharing
 from weightsync.convert.portion import Copy
 from weightsync.convert.replay import Replayer
 from weightsync.convert.strands import FillThreads
@@ -57,6 +58,13 @@ class AnewEachTime(dict[str, torch.Tensor]):
 def again(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """A generator that gathers into the same memory."""
     yield from Anew(tensors).items()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of a few kilobytes go to the threads, too."""
+    for size in ("SMALL", "LEAST"):
+        monkeypatch.setattr(sharing, size, 0)
 
 
 @pytest.fixture
