@@ -8,7 +8,7 @@ from weightsync import names
 from weightsync.errors import InputError
 
 CGROUP = Path("/sys/fs/cgroup")
-MOST = 8  # threads: so many copies take what the memory of one socket gives
+MOST = 8  # threads: from some number on memory is the bound, not cores; which one is not measured
 RANKS_ENV = "LOCAL_WORLD_SIZE"  # torchrun's: ranks on this host, which publish at the same time
 
 

@@ -56,7 +56,7 @@ class _InOrder:
 
 
 class SharedCopies:
-    """The copies of one replayer, and of it alone the digests: they tell its buckets from other replayers'."""
+    """The copies of one replayer. Others may share the threads, not the digests."""
 
     def __init__(self, threads: FillThreads, digests: BucketDigester) -> None:
         self._threads = threads

@@ -51,19 +51,19 @@ class FillThreads:
         return strand not in self._strands
 
     def run(self, jobs: Sequence[tuple[Strand, Job]]) -> None:
-        """Have these run and wait until all have."""
+        """Have these run and wait until all have. No thread holds what a job held when it returns."""
         left = len(jobs)
 
-        def counted(job: Job) -> None:
+        def counted(one: list[Job]) -> None:
             nonlocal left
-            job()
+            one.pop()()
             with self._lock:
                 left -= 1
                 if not left:
                     self._progress.notify_all()
 
         for strand, job in jobs:
-            self.submit(strand, partial(counted, job))
+            self.submit(strand, partial(counted, [job]))
         self._wait(lambda: not left)
 
     def drain(self, useless: Callable[[], bool] = lambda: False) -> None:

@@ -1,11 +1,13 @@
 """Strands keep their order, others run at once; an error ends all; no thread outlives drain() or stop()."""
 
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
 
+from weightsync.convert import strands
 from weightsync.convert.strands import FillThreads
 
 SOON = 10.0  # seconds until a test gives up
@@ -14,6 +16,13 @@ SOON = 10.0  # seconds until a test gives up
 def ours() -> list[str]:
     """Threads that fill, in this process."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("weightsync-fill")]
+
+
+class Thing:
+    """What a job holds."""
+
+    def use(self) -> None:
+        """The job."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +73,23 @@ def test_run_waits_for_its_own_jobs_alone() -> None:
     threads.drain()
 
 
+def test_what_a_job_held_is_gone_when_run_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even while a thread has not come out of it: a generator may need that memory for the next tensor."""
+    threads, go, alive = FillThreads(2), threading.Event(), weakref.WeakSet[Thing]()
+
+    def lingering(job: Callable[..., object], *arguments: object) -> Callable[[], object]:
+        return lambda: (job(*arguments), go.wait(SOON))
+
+    monkeypatch.setattr(strands, "partial", lingering)
+    things = [Thing(), Thing()]
+    alive.update(things)
+    threads.run([(None, thing.use) for thing in things])
+    del things[:]
+    assert not alive
+    go.set()
+    threads.drain()
+
+
 def test_who_gives_jobs_waits_while_enough_are_ready() -> None:
     """So that a long loop of them does not keep the interpreter from those that copy."""
     threads, go = FillThreads(2), threading.Event()
@@ -77,6 +103,7 @@ def test_who_gives_jobs_waits_while_enough_are_ready() -> None:
     giver = threading.Thread(target=give)
     giver.start()
     while len(ours()) < 2 or len(given) < 4:
+        giver.join(0.005)
         assert giver.is_alive()
     giver.join(0.1)
     assert len(given) <= 2 * threads.count + threads.count
@@ -89,10 +116,13 @@ def test_who_gives_jobs_waits_while_enough_are_ready() -> None:
 @pytest.mark.parametrize("where", ["submit", "run", "drain"])
 def test_what_a_job_raises_is_raised_after_all_threads_ended(where: str) -> None:
     """What runs comes to its end first; what has not begun never runs."""
-    threads, go, failed, ran = FillThreads(2), threading.Event(), threading.Event(), list[str]()
+    threads, began, go, failed = FillThreads(2), threading.Event(), threading.Event(), threading.Event()
+    ran: list[str] = []
 
     def late() -> None:
-        assert failed.wait(SOON)
+        began.set()
+        with threads._progress:
+            assert threads._progress.wait_for(lambda: threads._error, SOON)
         ran.append("late")
 
     def fail() -> None:
@@ -107,6 +137,7 @@ def test_what_a_job_raises_is_raised_after_all_threads_ended(where: str) -> None
     threads.submit("failing", fail)
     for strand in ("failing", "another"):
         threads.submit(strand, never)
+    assert began.wait(SOON)
     go.set()
     with pytest.raises(ValueError, match="it does not fit"):  # noqa: PT012 - any of them may be the first to see it
         while where == "submit":
