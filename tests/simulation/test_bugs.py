@@ -2,8 +2,8 @@
 
 import pytest
 
-from tools.simulate import hunt
-from tools.simulate.bugs import BUGS, Patches
+from tools.simulate import hunt, world
+from tools.simulate.bugs import BUGS, Bug, Patches, as_ever
 from tools.simulate.coverage import machines, rows
 from tools.simulate.mutants import Mutant, changed, every
 from weightsync_agent.protocol.table import Machine
@@ -17,7 +17,7 @@ QUICK = (
     "decide-without-persisting", "no-barrier", "silence-is-success", "rosy-outcome", "forget-outcome", "mix-steps",
     "reuse-sync-id", "any-grant", "direct-grant-before-pause", "direct-grant-before-journal",
     "direct-verify-before-terminal", "direct-continue-while-open", "direct-regrant-while-open",
-    "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying",
+    "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying", "no-confirm",
     "keep-verified-for-ever", "lend-while-filling", "grant-while-it-reads",
     "relay-without-verifying", "written-and-relayed",
     "commit-without-the-member", "forget-a-members-restart", "certify-own-ranks-only", "let-go-at-once",
@@ -33,6 +33,15 @@ def test_a_bug_is_found(name):
     assert found.number is not None, f"{name}: {BUGS[name].sentence}: not found in {BUDGET} schedules"
 
 
+def test_a_schedule_that_fails_without_the_bug_counts_for_nothing(monkeypatch):
+    """Nor does one that is aimed at the bug's moment, and fails at that."""
+    bug = Bug("none", "nothing", as_ever, lambda p: p.set(world, "HEAL_SECONDS", -1.0))
+    monkeypatch.setitem(BUGS, bug.name, bug)
+
+    assert hunt.seeded(bug.name, 0, 5).number is None
+    assert world.HEAL_SECONDS > 0
+
+
 def test_there_are_enough_bugs_and_all_say_what_they_break():
     """At least twenty, each with a sentence of its own."""
     assert len(BUGS) >= 20
@@ -44,6 +53,7 @@ def test_a_bug_leaves_nothing_behind(name):
     """Installed and removed, the machines are what they were."""
     before = {cls: (cls.table, dict(vars(cls))) for cls in machines()}
 
+    BUGS[name].aim()
     BUGS[name].install()
     BUGS[name].remove()
 
@@ -79,7 +89,7 @@ def test_a_removed_row_is_found():
     patches = Patches()
     mutant = next(m for m in every() if m.key[:3] == ("Target", "FILLING", "Landed"))
 
-    tried, number = hunt.search(range(20), lambda: mutant.install(patches), patches.undo)
+    tried, number = hunt.search(hunt.first_courses(range(20)), lambda: mutant.install(patches), patches.undo)
 
     assert number == 0
     assert tried <= 20

@@ -56,6 +56,16 @@ def test_the_same_seed_gives_the_same_trace(seed):
     assert worlds[0].loop.events == worlds[1].loop.events
 
 
+def test_a_schedule_has_other_courses():
+    """The same shape and the same faults; what is drawn as it goes on is drawn anew, and again as before."""
+    own, other, same = (World(14, again=again) for again in (0, 1, 1))
+    for world in (own, other, same):
+        world.run()
+
+    assert (other.faults, other.owners, other.strategy) == (own.faults, own.owners, own.strategy)
+    assert told(other) == told(same) != told(own)
+
+
 def test_schedules_differ_by_their_seed():
     """Shapes, faults and times are drawn anew for each."""
     shapes = set()

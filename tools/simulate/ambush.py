@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tools.simulate import encounters as met
-from tools.simulate import lures
+from tools.simulate import handovers, lures
 from tools.simulate import moments as at
 from tools.simulate.encounters import Encounter
 from tools.simulate.moments import AnyMachine, Moment
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol.coordinator import CoordinatorState as C
+from weightsync_agent.protocol.direct import DirectState as D
 from weightsync_agent.protocol.engine_leader import LeaderState as L
 from weightsync_agent.protocol.engine_member import MemberState as M
 from weightsync_agent.protocol.joiner import JoinerState as J
@@ -137,6 +138,15 @@ KINDS: tuple[Kind, ...] = (
             met.process_replaced, met.another_coordinates), prepare, relay=True)
       for how, prepare in (("slowly", lures.slow_trainer), ("by late words", lures.words_late), ("as it is", None))),
     Kind("a coordinator whose engines commit", at.coordinator_in(C.COMMITTING), (met.coordinator_dies,)),
+    *(Kind(f"a coordinator that is replaced: {state.value}", at.coordinator_in(state), (handovers.deposed,),
+           lures.orders_unanswered)
+      for state in (C.GRANTING, C.COMMITTING)),
+    Kind("a coordinator that hands over as its engines commit", at.coordinator_in(C.COMMITTING),
+         (met.another_coordinates,)),
+    Kind("a coordinator whose orders are out", at.orders_are_out, (handovers.source_cut_off,),
+         lures.one_rank_falls_behind),
+    Kind("an engine whose memory is written to", at.direct_in(D.OPEN),
+         (met.another_coordinates, met.another_input_wrong), lures.ends_late),
 )  # fmt: skip
 
 

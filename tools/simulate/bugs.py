@@ -1,7 +1,7 @@
 """Bugs of the protocol, one small change each, that a simulation must find. None of them is anybody's fault: yet.
 
-Those of engines in Direct mode stand in direct_bugs.py, those of joins in pull_bugs.py, those of engines of two pods
-in pair_bugs.py, those of relays in relay_bugs.py; all register them here.
+Those whose moment is rare stand in rare_bugs.py, those of engines in Direct mode in direct_bugs.py, those of joins in
+pull_bugs.py, those of engines of two pods in pair_bugs.py, those of relays in relay_bugs.py; all register them here.
 """
 
 from __future__ import annotations
@@ -49,54 +49,61 @@ class Patches:
         self._undo.clear()
 
 
+Patch = Callable[[Patches], None]
+
+
 @dataclass(frozen=True)
 class Bug:
-    """sentence: what somebody did wrong."""
+    """sentence: what somebody did wrong; often: makes likely, in schedules, what it is about, and breaks nothing."""
 
     name: str
     sentence: str
-    patch: Callable[[Patches], None]
+    patch: Patch
+    often: Patch
     patches: Patches = field(default_factory=Patches)
+    aims: Patches = field(default_factory=Patches)
+
+    def aim(self) -> None:
+        """From here on schedules are those in which it shows."""
+        self.often(self.aims)
 
     def install(self) -> None:
         """From here on the protocol is broken."""
         self.patch(self.patches)
 
-    def remove(self) -> None:
+    def mend(self) -> None:
         """From here on it is not."""
         self.patches.undo()
+
+    def remove(self) -> None:
+        """From here on all is as it was, schedules too."""
+        self.mend()
+        self.aims.undo()
 
 
 BUGS: dict[str, Bug] = {}
 
 
-def bug(sentence: str, name: str = "") -> Callable[[Callable[[Patches], None]], Callable[[Patches], None]]:
+def as_ever(patches: Patches) -> None:
+    """Schedules are what they are."""
+
+
+def bug(sentence: str, name: str = "", often: Patch = as_ever) -> Callable[[Patch], Patch]:
     """Register one; its name is the function's, where none is given."""
 
-    def register(patch: Callable[[Patches], None]) -> Callable[[Patches], None]:
+    def register(patch: Patch) -> Patch:
         known = name or patch.__name__.strip("_").replace("_", "-")
-        BUGS[known] = Bug(known, sentence, patch)
+        BUGS[known] = Bug(known, sentence, patch, often)
         return patch
 
     return register
-
-
-Patch = Callable[[Patches], None]
 
 
 def bug_among(often: Patch) -> Callable[[str], Callable[[Patch], Patch]]:
     """As bug(); each of them in schedules in which ``often`` makes likely what it is about."""
 
     def among(sentence: str) -> Callable[[Patch], Patch]:
-        def register(patch: Patch) -> Patch:
-            def both(p: Patches) -> None:
-                often(p)
-                patch(p)
-
-            bug(sentence, patch.__name__.strip("_").replace("_", "-"))(both)
-            return patch
-
-        return register
+        return bug(sentence, often=often)
 
     return among
 
@@ -141,12 +148,6 @@ def _timeout_is_quiet(p: Patches) -> None:
 @bug("a worker that died has no byte on its way")
 def _death_is_quiet(p: Patches) -> None:
     p.set(transfer.Wires, "gone", lambda wires, session: True)
-
-
-@bug("an order that was not answered counts as refused: the target is told that nobody writes")
-def _silence_is_refusal(p: Patches) -> None:
-    old = coordinator.Coordinator._no_order
-    p.effect(coordinator.Coordinator, old, lambda m, e, now: old(m, replace(e, certain=True), now))
 
 
 @bug("a route sends its last receipt while a write is in flight")
@@ -241,7 +242,9 @@ def _stages_overlap(p: Patches) -> None:
 # --- the commit ---
 
 
-def _without(*names: str) -> Callable[[Patches], None]:
+def without(*names: str) -> Patch:
+    """A commit that lacks these steps."""
+
     def patch(p: Patches) -> None:
         steps = p.set(target_side, "commit_steps", None)
 
@@ -253,7 +256,7 @@ def _without(*names: str) -> Callable[[Patches], None]:
     return patch
 
 
-def _earlier(name: str, before: str) -> Callable[[Patches], None]:
+def _earlier(name: str, before: str) -> Patch:
     def patch(p: Patches) -> None:
         steps = p.set(target_side, "commit_steps", None)
 
@@ -267,12 +270,11 @@ def _earlier(name: str, before: str) -> Callable[[Patches], None]:
     return patch
 
 
-bug("the engine is written to before the journal says Torn", "no-torn-journal")(_without("JOURNAL_TORN"))
-bug("the engine is written to while it serves", "no-pause")(_without("PAUSE"))
-bug("the engine goes on with a cache of the old weights", "no-flush")(_without("FLUSH"))
-bug("the engine is never told to go on", "no-continue")(_without("CONTINUE"))
-bug("whoever answers continue is taken for what was committed to", "no-confirm")(_without("CONFIRM"))
-bug("the engine keeps the name of the old version", "no-name")(_without("MARK_CURRENT"))
+bug("the engine is written to before the journal says Torn", "no-torn-journal")(without("JOURNAL_TORN"))
+bug("the engine is written to while it serves", "no-pause")(without("PAUSE"))
+bug("the engine goes on with a cache of the old weights", "no-flush")(without("FLUSH"))
+bug("the engine is never told to go on", "no-continue")(without("CONTINUE"))
+bug("the engine keeps the name of the old version", "no-name")(without("MARK_CURRENT"))
 bug("the journal says Current before the bytes are there", "current-too-early")(_earlier("JOURNAL_CURRENT", "APPLY"))
 bug("the engine goes on before its cache is flushed", "continue-before-flush")(_earlier("CONTINUE", "MARK_CURRENT"))
 
@@ -305,12 +307,6 @@ def _answer_too_early(p: Patches) -> None:
         return step(machine, event, now) + ([engine_leader.AnswerCommit()] if done.name == "APPLY" else [])
 
     p.effect(engine_leader.EngineLeader, step, early)
-
-
-@bug("an older version may follow a newer one")
-def _commit_older(p: Patches) -> None:
-    p.set(engine_leader.EngineLeader, "older", lambda machine, version: "")
-    p.set(coordinator.Coordinator, "_adopt", lambda machine, decided: None)
 
 
 @bug("an agent that restarts takes the engine for fresh, whatever the journal says")
@@ -409,18 +405,6 @@ def _reuse_sync_id(p: Patches) -> None:
 
 
 # --- terms ---
-
-
-@bug("requests of a term that is over are taken")
-def _accept_stale_term(p: Patches) -> None:
-    def check(self: fence.Fence, number: int, holder: str = "") -> None:
-        return None
-
-    def raise_to(self: fence.Fence, number: int, holder: str) -> None:
-        self.term, self.coordinator = max(self.term, number), holder
-
-    p.set(fence.Fence, "check", check)
-    p.set(fence.Fence, "raise_to", raise_to)
 
 
 @bug("what a coordinator asked for a sync that it has ended is done all the same, to the harm of its next one")

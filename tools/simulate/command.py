@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> int:
         return hunt.main(seeded_=options.bugs, mechanical_=options.mutants, budget=options.budget, jobs=options.jobs,
                          seed=options.seed)  # fmt: skip
     if options.bug:
+        bugs.BUGS[options.bug].aim()
         bugs.BUGS[options.bug].install()
     if options.replay is not None:
         return replay(options.replay)

@@ -224,6 +224,7 @@ class Coordination:
             sync=action.sync, version=action.version, label=action.label, term=action.term,
             programs=dict(action.programs),
         )  # fmt: skip
+        self.world.watch.decides(self, action)
         self.world.ledger.decided(action.version)
         self.loop.note(self.agent.life.name, "decision on disk", action.version.name)
         self.feed(e.DecisionPersisted(action.sync))

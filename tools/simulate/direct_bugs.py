@@ -7,8 +7,9 @@ from typing import Any
 
 from tools.simulate import direct_rank, source_rank, target_side, transfer
 from tools.simulate import world as worlds
-from tools.simulate.bugs import BUGS, Patches, bug_among, say_terminal
+from tools.simulate.bugs import Patches, bug_among, say_terminal
 from tools.simulate.clock import Work
+from tools.simulate.rare_bugs import BUGS, ambushed
 from weightsync_agent.engines.sequence import OPEN_STEPS, Step
 from weightsync_agent.protocol import direct
 from weightsync_agent.protocol import target as t
@@ -108,6 +109,13 @@ def _direct_word_is_enough(p: Patches) -> None:
     p.set(direct_rank.DirectRank, "_over", over)
 
 
-@direct_bug("a source says that it is quiet, and goes on")
+@bug_among
+def quiet_bug(p: Patches) -> None:
+    """Also, writers are still waited for when the next grant is asked for."""
+    p.set(worlds.World, "shape_of", lambda world, engine: _Always())
+    ambushed("an engine whose memory is written to")(p)
+
+
+@quiet_bug("a source says that it is quiet, and goes on")
 def _direct_broken_promise(p: Patches) -> None:
     p.set(source_rank.SourceRank, "quiet", lambda rank, grant, session: True)

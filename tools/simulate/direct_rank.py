@@ -135,6 +135,7 @@ class DirectRank:
 
     def _last(self, event: t.LastReceipt) -> None:
         if self.machine.takes(event):
+            self.world.ledger.closed(self.where, self.session, event.grant, event.writer)
             self.handle(event)
 
     def receipts(self, request: v1.Receipts) -> Work:

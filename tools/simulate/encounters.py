@@ -90,9 +90,15 @@ def given_up(world: World, machine: AnyMachine, pick: float) -> None:
         return
     for planned in running.order.routes:
         world.wires.stalls[planned.region.session] = world.loop.now + 0.2 + pick
+    _broken_elsewhere(world, running.order.sync)
+
+
+def _broken_elsewhere(world: World, sync_id: str = "") -> None:
+    """Their coordinators hear that what they sync will never be whole; or the one of that sync does."""
     for pod in world.source_pods:
         sync = pod.agent.coordination.machine.sync
-        if pod.agent.life.alive and sync is not None and sync.id == running.order.sync and sync.repair is None:
+        meant = sync is not None and sync_id in ("", sync.id) and sync.repair is None
+        if pod.agent.life.alive and sync is not None and meant:
             pod.agent.coordination.feed(e.PublishBroken(sync.lineage, sync.number, "InputRaised", "another rank's"))
 
 
@@ -132,6 +138,11 @@ def input_wrong(world: World, machine: AnyMachine, pick: float) -> None:
     open_ = [p for p in rank.publishes.values() if p.trouble is None and not p.copied] if rank is not None else []
     if rank is not None and open_:
         rank.broken(open_[int(pick * len(open_))].id, "InputRaised", "the trainer's input raised")
+
+
+def another_input_wrong(world: World, machine: AnyMachine, pick: float) -> None:
+    """Another rank's: coordinators end what they sync, and this one fills on."""
+    _broken_elsewhere(world)
 
 
 def over_found_bytes(world: World, machine: AnyMachine, pick: float) -> None:

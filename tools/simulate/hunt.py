@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 
 from tools.report.writing import write
-from tools.simulate import coverage
+from tools.simulate import coverage, faults
 from tools.simulate.bugs import Patches
 from tools.simulate.coverage import COVERAGE, Key
 from tools.simulate.mutants import Mutant, every
 from tools.simulate.relay_bugs import BUGS
-from tools.simulate.schedule import run
+from tools.simulate.schedule import Failure, run
 from weightsync.measures import Measure
 
-INDEXED = 2400  # schedules that tell which seeds take which row
-SEEDS = 40  # of each row
+Course = tuple[int, int]  # a seed, and which course of its schedule: 0 is its own
+
+INDEXED = 3600  # schedules that tell which seeds take which row
+SEEDS = 60  # of each row; where fewer are known, they are run in other courses, too
+STEERED = 0.6  # share of the mutants' schedules that aim at rare moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,39 +36,63 @@ class Found:
     taken: bool = True
 
 
-def search(seeds: Iterable[int], install: Callable[[], None], remove: Callable[[], None]) -> tuple[int, int | None]:
+def search(
+    courses: Iterable[Course], install: Callable[[], None], mend: Callable[[], None]
+) -> tuple[int, int | None]:
     """Run until an invariant fails that holds without the bug: how many schedules, which invariant."""
-    install()
-    try:
-        return _search(seeds, install, remove)
-    finally:
-        remove()
-
-
-def _search(seeds: Iterable[int], install: Callable[[], None], remove: Callable[[], None]) -> tuple[int, int | None]:
     tried = 0
     gc.disable()
-    for seed in seeds:
+    for course in courses:
         tried += 1
-        failure = run(seed).failure
+        failure = _broken(course, install, mend)
         if tried % 20 == 0:
             gc.collect()
-        if failure is not None:
-            remove()
-            alone = run(seed).failure
-            install()
-            if alone is None:
-                return tried, failure.number
+        if failure is not None and _run(course) is None:
+            return tried, failure.number
     gc.enable()
     return tried, None
+
+
+def _run(course: Course) -> Failure | None:
+    seed, again = course
+    return run(seed, again=again).failure
+
+
+def _broken(course: Course, install: Callable[[], None], mend: Callable[[], None]) -> Failure | None:
+    install()
+    try:
+        return _run(course)
+    finally:
+        mend()
+
+
+def first_courses(seeds: Iterable[int]) -> list[Course]:
+    """Their own."""
+    return [(seed, 0) for seed in seeds]
 
 
 def seeded(name: str, seed: int, budget: int) -> Found:
     """One bug of the registry."""
     bug = BUGS[name]
-    return Found(name, *search(range(seed, seed + budget), bug.install, bug.remove))
+    bug.aim()
+    try:
+        return Found(name, *search(first_courses(range(seed, seed + budget)), bug.install, bug.mend))
+    finally:
+        bug.remove()
 
 
+@contextmanager
+def steered() -> Iterator[None]:
+    """More schedules aim at rare moments: many rows are taken in these alone."""
+    patches = Patches()
+    patches.set(faults, "STEERED", STEERED)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+@steered()
 def index(seed: int, count: int) -> dict[tuple[Key, bool], list[int]]:
     """Which seeds take a row, and (True) meet its guard when it does not hold."""
     coverage.install()
@@ -83,10 +111,14 @@ def index(seed: int, count: int) -> dict[tuple[Key, bool], list[int]]:
     return found
 
 
+@steered()
 def mechanical(mutant: Mutant, seeds: list[int], more: range) -> Found:
-    """One mutant: first the seeds that reach the place, then some others."""
+    """One mutant: first the seeds that reach the place, in other courses where they are few, then some others."""
     patches = Patches()
-    tried, number = search([*seeds, *(more if seeds else ())], lambda: mutant.install(patches), patches.undo)
+    times = SEEDS // len(seeds) if seeds else 0
+    near = [(seed, again) for again in range(times) for seed in seeds]
+    far = first_courses(more if seeds else ())
+    tried, number = search([*near, *far], lambda: mutant.install(patches), patches.undo)
     return Found(mutant.name, tried, number, taken=bool(seeds))
 
 

@@ -1,6 +1,7 @@
 """The invariants, one function each: they raise Violation, and are called where the thing that they speak of changes.
 
-Each looks only at what the event touched. Number 0 is for a machine that raises.
+Each looks only at what the event touched. Number 0 is for a machine that raises. Those of what a source does with its
+arenas, orders and workers stand in source_invariants.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from weightsync.arena import ArenaState
 from weightsync_agent.journal.records import JournalState
 
 if TYPE_CHECKING:
-    from tools.simulate.memory import ArenaFile
     from tools.simulate.serving import Serving
     from tools.simulate.transfer import Piece
     from weightsync.wire.v1 import Decided
@@ -107,12 +107,10 @@ def landed_in_grant(where: str, current: str, grant: str, writer: str) -> None:
         raise Violation(5, f"{where}: a byte of {writer} under {grant[-6:]} lands in grant {current[-6:]}")
 
 
-def unchanged_on_the_wire(arena: ArenaFile, bucket: int) -> None:
-    """6."""
-    if arena.outstanding[bucket]:
-        raise Violation(
-            6, f"{arena.name}: bucket {bucket} is filled anew while {arena.outstanding[bucket]} submits read"
-        )
+def nothing_follows(where: str, writer: str, flying: int) -> None:
+    """5. Whoever closes a writer's part of a grant says that no byte of it will land any more."""
+    if flying:
+        raise Violation(5, f"{where}: the part of {writer} is closed while {flying} pieces of it are on their way")
 
 
 def verified_before_applied(where: str, content: Sequence[Content], step: int | None, lacking: int) -> None:
@@ -160,6 +158,12 @@ def one_root(name: str, root: str, known: str) -> None:
         raise Violation(9, f"{name} is decided as {root[:8]} and was {known[:8]}")
 
 
+def decided_as_it_is(name: str, wrong: Sequence[str]) -> None:
+    """9. wrong: programs whose decided root is not that of the bytes which were published under the name."""
+    if wrong:
+        raise Violation(9, f"{name} is decided with a root of {wrong[0]} that is not that of its bytes")
+
+
 def never_falls(where: str, name: str, number: int, highest: int) -> None:
     """9."""
     if number < highest:
@@ -185,6 +189,12 @@ def takes_no_older(where: str, own: Decided, decided: Decided) -> None:
         raise Violation(9, f"{where} takes {after.name} over, and was told to serve {before.name}")
     if before.lineage != after.lineage and decided.term < own.term:
         raise Violation(8, f"{where} takes {after.name} of term {decided.term} over after one of term {own.term}")
+
+
+def not_ended_before(name: str, *, ended: bool) -> None:
+    """10. ended: its coordinator has told its publishers that it was given up."""
+    if ended:
+        raise Violation(10, f"the decision on {name} goes to disk, and its publishers were told that it was given up")
 
 
 def all_staged(name: str, unready: Sequence[str]) -> None:
@@ -217,16 +227,28 @@ def true_reason(engine: str, reason: str, told: str) -> None:
         raise Violation(11, f"{engine} is said to have failed by {reason}, and {told} was told of it before")
 
 
-def ended_before(where: str, sync: str, *, known: bool) -> None:
-    """5. known: the end of that sync was here, or the order was refused before."""
-    if not known:
-        raise Violation(5, f"{where}: the order of {sync} is refused as over, and its end was never told")
+def really_differ(name: str, step: int) -> None:
+    """11. step: of all ranks' publishes of that name; negative where they differ."""
+    if step >= 0:
+        raise Violation(11, f"{name} is given up because its ranks differ, and all of them published step {step}")
 
 
-def not_after_its_end(where: str, sync: str, *, known: bool) -> None:
-    """5. A grant that its end has closed may not be written under."""
-    if known:
-        raise Violation(5, f"{where}: a route of {sync} is started after the end of that sync")
+def somebody_said_so(engine: str, reason: str, *, told: bool) -> None:
+    """11. told: of a failure of that engine, in that sync and before its end."""
+    if not told:
+        raise Violation(11, f"{engine} is said to have failed by {reason}, and nobody said so in that sync")
+
+
+def late_for_a_reason(engine: str, lacking: int) -> None:
+    """11. An engine that is out by the deadline. lacking: its routes whose end was not told as verified before."""
+    if not lacking:
+        raise Violation(11, f"{engine} is out by the deadline, and all its routes were verified before")
+
+
+def another_process(where: str, reason: str, *, same: bool) -> None:
+    """11. same: the process whose step failed is the one that was looked at."""
+    if same:
+        raise Violation(11, f"{where} is said to be another process after {reason}, and is the same")
 
 
 def refused_by_name(where: str, *, refused: bool) -> None:
@@ -265,14 +287,8 @@ def fenced_for_a_reason(where: str, open_: int, flying: int) -> None:
         raise Violation(13, f"{where}: its worker is replaced though nobody may write")
 
 
-def carried_out(where: str, sync: str, *, started: bool) -> None:
-    """13. An order that is taken and not carried out holds its engines to the deadline."""
-    if not started:
-        raise Violation(13, f"{where}: the order of {sync} is taken and no route of it was started")
-
-
 def another_parent(engine: str, above: str) -> None:
-    """13. above: why the engine that it was to read from was taken out, "" where it was not, or came late itself."""
+    """13. above: why the engine that it was to read from was taken out before it was late, "" where it was not."""
     if above not in ("", "DeadlineExceeded"):
         raise Violation(13, f"{engine} waited to the deadline for one that was out with {above}")
 
@@ -299,3 +315,21 @@ def kept_since_sealed(where: str, step: str, reason: str) -> None:
     """7: what was sealed for a commit stands in its arena until the engine has it, whoever else wants the arena."""
     if reason == "GrantClosed":
         raise Violation(7, f"{where}: {step} finds the sealed grant closed: the arena was given to somebody else")
+
+
+def held_while_applied(where: str, *, applied: bool) -> None:
+    """7. applied: a commit from those very arenas runs, or something else needs them, and has not let go of them."""
+    if applied:
+        raise Violation(7, f"{where} gives arenas free that a commit still needs")
+
+
+def gets_it_back(where: str, state: str, *, takes: bool) -> None:
+    """15. An engine whose version stands sealed beside it needs neither trainers nor a coordinator to get it back."""
+    if not takes:
+        raise Violation(15, f"{where}, {state}, refuses its own version, which stands sealed beside it")
+
+
+def may_be_read_into(where: str, state: str, *, free: bool) -> None:
+    """15. An engine that could read a version from another does. free: nobody writes into the arena, or needs it."""
+    if free:
+        raise Violation(15, f"{where}: no version is read into the arena, which is {state} and free")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tools.simulate import invariants as i
 from tools.simulate.clock import Loop
 from tools.simulate.memory import SIZE, ArenaFile, number_of
+from tools.simulate.source_invariants import unchanged_on_the_wire
 from weightsync.arena import ArenaState
 from weightsync.version import Version, version_name
 from weightsync.wire.v1 import Decided
@@ -42,7 +43,8 @@ class Ledger:
         self.served: dict[str, set[str]] = {}  # incarnation of an engine -> names that it answered from
         self.receivers: dict[str, TargetArena] = {}  # session -> who receives there
         self.engines: dict[str, EngineMemory] = {}  # session -> an engine's own parameters
-        self.flying: dict[str, list[Piece]] = {}
+        self.flying: dict[str, list[Piece]] = {}  # by session
+        self.sessions: Mapping[str, object] = {}  # of processes that live
         self.decided_syncs = 0
         self.joins = 0
         self.currents = 0
@@ -144,6 +146,11 @@ class Ledger:
             for offset in offsets:
                 i.quiet_before_verified(target.where, number_of(offset), flying)
 
+    def closed(self, where: str, session: str, grant: str, writer: str) -> None:
+        """A writer's part of a grant is to be closed, by its last receipt or since it was never ordered to write."""
+        flying = self.flying.get(session, ()) if session in self.sessions else ()  # a dead worker receives nothing
+        i.nothing_follows(where, writer, sum(p.writer == writer and p.call.grant == grant for p in flying))
+
     def lands(self, piece: Piece) -> None:
         """A piece is about to land in a living receiver's arena, or in an engine's parameters."""
         memory = self.engines.get(piece.session)
@@ -193,7 +200,7 @@ class Ledger:
 
     def refilled(self, arena: ArenaFile, bucket: int) -> None:
         """The trainer writes into a source's arena."""
-        i.unchanged_on_the_wire(arena, bucket)
+        unchanged_on_the_wire(arena, bucket)
 
     # --- coordinators ---
 

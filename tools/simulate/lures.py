@@ -65,6 +65,31 @@ def slow_trainer(world: World, seconds: float) -> None:
         answers_late(world, seconds)
 
 
+def one_rank_falls_behind(world: World, seconds: float) -> None:
+    """After a while, and not beside the coordinator: it still fills when others wait for it no longer.
+
+    Whatever happens to the answer to its order, happens before it arrives.
+    """
+    world.network.slow["/v1/orders"] = 0.1 + 0.1 * world.rng.random()
+    world.loop.at(2 * seconds, world.network.slow.pop, "/v1/orders", None)
+    world.loop.at(0.3 * seconds, _falls_behind, world)
+    world.loop.at(2 * seconds, setattr, world, "dawdles", None)
+
+
+def _falls_behind(world: World) -> None:
+    coordinator = world.planner.plan.coordinator if world.planner.plan is not None else ""
+    others = [rank for rank in world.trainer.ranks if rank.pod.uid != coordinator]
+    if others:
+        world.dawdles = (world.rng.choice(others).number, world.stall_seconds * (1 + 3 * world.rng.random()))
+
+
+def ends_late(world: World, seconds: float) -> None:
+    """A source writes what a slow trainer fills, long after its order has ended."""
+    slow_trainer(world, seconds)
+    world.network.slow["/v1/orders/end"] = 0.5 + world.rng.random() * seconds / 2
+    world.loop.at(seconds, world.network.slow.pop, "/v1/orders/end", None)
+
+
 def workers_start_slowly(world: World, seconds: float) -> None:
     """And end slowly; those that are there are gone."""
     world.start_seconds = seconds / 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tools.simulate import invariants as i
 from tools.simulate.clock import Life, Lock, Task, Work
 from tools.simulate.rank_target import RankTarget
 from tools.simulate.transfer import Worker
@@ -19,6 +20,7 @@ from weightsync.wire import v1
 from weightsync_agent.journal.records import BASE, JournalRank
 from weightsync_agent.protocol import engine_member as m
 from weightsync_agent.protocol import target as t
+from weightsync_agent.protocol.engine_leader import LeaderState
 from weightsync_agent.protocol.fence import Fence
 
 if TYPE_CHECKING:
@@ -154,6 +156,7 @@ class MemberAgent:
         for action in self.world.handle(self.life.name, self.machine, event):
             match action:
                 case m.LetGo(grants):
+                    i.held_while_applied(self.pod.name, applied=self._applied(event, grants))
                     self.pod.request = ""  # decision: a call that the engine runs late must not find it
                     for rank, grant in grants:
                         yield from self._let_go(rank, grant)
@@ -163,6 +166,15 @@ class MemberAgent:
                             yield from target.returned()
                 case m.Tell():
                     self._announce()
+
+    def _applied(self, event: object, grants: tuple[tuple[int, str], ...]) -> bool:
+        """Whether the leader, which has not released these arenas by this event, commits from them."""
+        leader = self.pod.leader.agent
+        released = isinstance(event, m.Released) and event.grants in (None, grants)
+        commits = leader.life.alive and leader.machine.state is LeaderState.COMMITTING
+        here = leader.crew.here
+        mine = here is not None and here.life == self.machine.life
+        return commits and mine and not released and set(grants) <= set(leader.machine.grants)
 
     def _let_go(self, rank: int, grant: str) -> Work:
         try:

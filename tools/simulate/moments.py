@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from weightsync_agent.engines.sequence import Step
+from weightsync_agent.protocol import direct as d
 from weightsync_agent.protocol import engine_leader as m
 from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol import route as r
@@ -92,6 +93,13 @@ def coordinator_in(state: CoordinatorState) -> Moment:
     return lambda machine: isinstance(machine, Coordinator) and machine.state is state
 
 
+def orders_are_out(machine: AnyMachine) -> bool:
+    """Of a publish; there is a version before it, which repairs could bring."""
+    if not isinstance(machine, Coordinator) or machine.state is not CoordinatorState.STAGING:
+        return False
+    return machine.sealed is not None and machine.sync is not None and machine.sync.repair is None
+
+
 def leader_in(state: m.LeaderState) -> Moment:
     return lambda machine: isinstance(machine, m.EngineLeader) and machine.state is state
 
@@ -114,6 +122,10 @@ def member_in(state: MemberState) -> Moment:
 
 def target_in(state: t.TargetState) -> Moment:
     return lambda machine: isinstance(machine, t.Target) and machine.state is state
+
+
+def direct_in(state: d.DirectState) -> Moment:
+    return lambda machine: isinstance(machine, d.DirectTarget) and machine.state is state
 
 
 def joiner_in(state: j.JoinerState) -> Moment:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tools.simulate import invariants as i
 from tools.simulate.clock import Future, Lock, TimedOut, Work
 from tools.simulate.memory import ArenaFile, digest, number_of
 from tools.simulate.transfer import Worker
@@ -35,6 +36,7 @@ class TargetArena:
         self.program, self.layout = file.header.program, file.header.layout
         self.where = f"{agent.pod.name}, rank {rank}"
         self.session = ""
+        self.keepers = 0  # commits, copies and comparisons that need it as it is
         self.writers: set[str] = set()  # that hold the grant and have not said that they are done
         self.machine = t.Target(rank, self.layout, self.program, agent.world.extents)
         self.changed = Future(agent.world.loop)
@@ -45,6 +47,19 @@ class TargetArena:
         changed, self.changed = self.changed, Future(self.world.loop)
         changed.set()
         return actions
+
+    def keep(self) -> None:
+        """One more needs it as it is."""
+        self.handle(t.Keep())
+        self.keepers += 1
+
+    def release(self) -> None:
+        """One less."""
+        if self.machine.takes(t.Release()):
+            self.handle(t.Release())
+            self.keepers -= 1
+            needed = self.keepers > 0 and self.machine.state is not t.TargetState.KEPT
+            i.held_while_applied(self.where, applied=needed)
 
     def digests(self, buckets: Any) -> tuple[Any, ...]:
         """What stands in it now."""
@@ -162,6 +177,7 @@ class RankTarget:
             chosen = self.arenas[t.choose([each.rank for each in self.arenas], self.agent.machine.version)]
             event = t.Pull(version, term, self.world.nonce(32), fence)
             if not chosen.machine.takes(event):
+                i.may_be_read_into(chosen.where, chosen.machine.state.value, free=_free(chosen.machine, fence=fence))
                 raise Refused(chosen.machine.state.value, reason="Busy", status=503)
             for action in chosen.handle(event):
                 match action:
@@ -185,6 +201,8 @@ class RankTarget:
             granted = self.granted(grant)
             event = t.Relay(grant)
             if not granted.machine.takes(event):
+                free = granted.machine.state is t.TargetState.FILLING
+                i.may_be_read_into(granted.where, granted.machine.state.value, free=free)
                 raise Refused(granted.machine.state.value, reason="GrantClosed")
             granted.handle(event)
             self.world.ledger.reads(granted, grant)
@@ -306,6 +324,7 @@ class RankTarget:
                 for writer in request.writers:
                     event = t.LastReceipt(request.grant, writer.key, "it was never ordered to write")
                     if each.machine.takes(event):
+                        self.world.ledger.closed(each.where, each.session, request.grant, writer.key)
                         each.handle(event)
                         each.writers.discard(writer.key)
         finally:
@@ -336,6 +355,7 @@ class RankTarget:
             yield self.lock.acquire()
             try:
                 written.machine.check_grant(request.grant, request.writer.key)
+                self.world.ledger.closed(written.where, written.session, request.grant, request.writer.key)
                 written.handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
                 written.writers.discard(request.writer.key)
             finally:
@@ -352,7 +372,7 @@ class RankTarget:
             for action in sealed.handle(t.Commit(request, self.rank)):
                 if isinstance(action, t.Seal):
                     sealed.arena.seal(action.grant, action.version)
-            sealed.handle(t.Keep())
+            sealed.keep()
             return sealed.arena.header.grant
         finally:
             self.lock.release()
@@ -364,7 +384,7 @@ class RankTarget:
             kept = self.granted(grant)
             if not kept.machine.takes(t.Keep()):
                 raise Refused(kept.machine.state.value, reason="GrantClosed")
-            kept.handle(t.Keep())
+            kept.keep()
         finally:
             self.lock.release()
 
@@ -373,7 +393,13 @@ class RankTarget:
         yield self.lock.acquire()
         try:
             kept = self.granted(grant)
-            if kept.machine.takes(t.Release()):
-                kept.handle(t.Release())
+            kept.release()
         finally:
             self.lock.release()
+
+
+def _free(machine: t.Target, *, fence: bool) -> bool:
+    """Whether a version may be read into it. fence: those who may still write have been silent for long enough."""
+    if machine.state is t.TargetState.FILLING:
+        return fence or machine.quiet()
+    return machine.state in (t.TargetState.EMPTY, t.TargetState.SEALED)

@@ -71,6 +71,8 @@ class RouteRunner:
                         self.to_write.extend(buckets)
                         self._start_writers()
                     case r.Receipt():
+                        if action.last:
+                            self._closes()
                         self.to_receipt.append(action)
                         if not self.receipting:
                             self.receipting = True
@@ -80,6 +82,11 @@ class RouteRunner:
                     case r.End() if not over:
                         over = True
                         self._ends(action)
+
+    def _closes(self) -> None:
+        """No write of ours is on its way, whatever the machine believes."""
+        planned = self.planned
+        self.world.ledger.closed(self.name, planned.region.session, planned.grant, self.source.writer.key)
 
     def _ends(self, ended: r.End) -> None:
         self.over = True

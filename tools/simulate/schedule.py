@@ -37,9 +37,9 @@ class Ran:
     failure: Failure | None
 
 
-def run(seed: int, faults: tuple[Fault, ...] | None = None) -> Ran:
-    """Run it to its end."""
-    world = World(seed, faults)
+def run(seed: int, faults: tuple[Fault, ...] | None = None, again: int = 0) -> Ran:
+    """Run it to its end. again: in another course; 0 is its own."""
+    world = World(seed, faults, again=again)
     failure = None
     try:
         world.run()

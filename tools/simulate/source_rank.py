@@ -7,9 +7,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tools.simulate import invariants as i
+from tools.simulate import source_invariants as own
 from tools.simulate.clock import Future, Loop, TimedOut, Work
 from tools.simulate.memory import SIZE, ArenaFile, digest
 from tools.simulate.routes import RouteRunner
+from tools.simulate.source_watch import SourceWatch
 from tools.simulate.transfer import Worker
 from weightsync.announcement import SourceRank as Who
 from weightsync.arena import NO_GRANT, ArenaState
@@ -85,6 +87,7 @@ class SourceRank:
         self.ordered: dict[str, tuple[int, str]] = {}  # by sync
         self.heard: dict[type, deque[object]] = {}  # what an ambush may let come again
         self.shards: set[str] = set()  # programs of which the stages have met over their names
+        self.watch = SourceWatch(self)
         self._recover()
 
     def _recover(self) -> None:
@@ -115,12 +118,14 @@ class SourceRank:
             event = self.queue.popleft()
             if self.world.hoards and isinstance(event, ECHOED):
                 self.heard.setdefault(type(event), deque(maxlen=HEARD)).append(event)
+            self.watch.fed(event)
             if isinstance(event, s.Ordered):
                 self.asked = self.ordered[event.order.sync] = (event.order.term, event.coordinator)
                 self.world.ledger.heard(self.name, event.order.sync)
             elif isinstance(event, s.Ended):
                 self.asked = event.term, event.coordinator
             actions = self.world.handle(self.name, self.machine, event)
+            self.watch.taken(event)
             fence = self.machine.admission.fence
             self.agent.pod.volume.terms[self.who.rank] = (fence.term, fence.coordinator)
             if isinstance(event, s.Ended):
@@ -129,8 +134,9 @@ class SourceRank:
                 self._act(action)
             for action in actions:
                 if isinstance(action, s.TakeOrder):
-                    i.carried_out(self.name, action.sync, started=action.sync in self.started)
+                    own.carried_out(self.name, action.sync, started=action.sync in self.started)
         self.busy = False
+        self.watch.rests()
 
     def _echo(self, event: object) -> Work:
         """Told once more, later."""
@@ -138,6 +144,7 @@ class SourceRank:
         self.feed(event)
 
     def _act(self, action: object) -> None:  # noqa: C901, PLR0912 - one case for each action
+        self.watch.acts(action)
         match action:
             case s.Fill(publish, replica):
                 self._fill(publish, replica)
@@ -159,9 +166,6 @@ class SourceRank:
                 for future in self.orders.pop(sync, ()):
                     future.set(v1.Accepted())
             case s.RefuseOrder(sync, reason, message):
-                if reason == "OrderOver":
-                    known = sync in self.ended or self.machine.admission.fence.over(sync)
-                    i.ended_before(self.name, sync, known=known)
                 self.ended.add(sync)
                 self._judge(reason, *self.ordered.get(sync, self.asked))
                 for future in self.orders.pop(sync, ()):
@@ -170,7 +174,7 @@ class SourceRank:
                 self._judge(reason, *self.asked)
                 self.refused = (reason, message)
             case s.StartRoute():
-                i.not_after_its_end(self.name, action.route.sync, known=action.route.sync in self.ended)
+                own.not_after_its_end(self.name, action.route.sync, known=action.route.sync in self.ended)
                 self.world.ledger.of_sync(self.name, "a route", action.route.sync)
                 self.started.add(action.route.sync)
                 runner = self.runners[action.route] = RouteRunner(self, action, self.arenas[action.replica])

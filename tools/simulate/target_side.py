@@ -143,10 +143,18 @@ class EngineAgent:
             self._end_look()
         before = self.machine.state
         actions = self.world.handle(self.life.name, self.machine, event)
-        if isinstance(event, m.StepFailed) and event.reason == m.NOT_CERTIFIED and before is m.LeaderState.COMMITTING:
-            i.refused_by_name(self.pod.name, refused=self.machine.state is m.LeaderState.REFUSED)
+        if isinstance(event, m.StepFailed):
+            self._judge(event, before)
         for action in actions:
             self._act(action)
+
+    def _judge(self, failed: m.StepFailed, before: m.LeaderState) -> None:
+        """What the engine is taken for, once a step of it has failed."""
+        after = self.machine.state
+        if failed.reason == m.NOT_CERTIFIED and before is m.LeaderState.COMMITTING:
+            i.refused_by_name(self.pod.name, refused=after is m.LeaderState.REFUSED)
+        if after is m.LeaderState.LOOKING:
+            i.another_process(self.pod.name, failed.reason, same=self.engine.incarnation == self.machine.incarnation)
 
     def _act(self, action: object) -> None:
         match action:
@@ -438,7 +446,9 @@ class EngineAgent:
             yield from _settled(self.pausing)
         if self.asked is not None:
             self.fence.check(self.asked.term, self.asked.coordinator)
+        own = self.machine.state is m.LeaderState.REAPPLYING
         if not self.machine.takes(event):
+            i.gets_it_back(self.pod.name, self.machine.state.value, takes=not own)
             raise Refused(f"the engine is {self.machine.state.value}", reason="Busy", status=503)
         refs = self.look_at.refs(() if self.direct else grants, version.root)
         ranks = tuple(self._journal_rank(rank, grant) for rank, grant in grants)
@@ -448,6 +458,7 @@ class EngineAgent:
             self.world.ledger.effect(self.pod.name, "a commit", self.asked.term, self.asked.coordinator)
         answer = self.answer = self.world.future()
         self.feed(event)
+        i.gets_it_back(self.pod.name, self.machine.state.value, takes=not (own and answer.done))
         yield answer
 
     def _journal_rank(self, rank: int, grant: str) -> JournalRank:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tools.simulate import invariants as i
+from tools.simulate.memory import digest
+from weightsync.digests import program_root
 from weightsync.version import version_name
 from weightsync.wire.v1 import PublishOutcome
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import COMMIT_GRACE, COMMIT_SECONDS
 from weightsync_agent.protocol.gather import Gathered
-from weightsync_agent.protocol.sync import Member, MemberState, Sync
+from weightsync_agent.protocol.relaying import LOST
+from weightsync_agent.protocol.sync import Member, MemberState, RouteKey, Sync
 
 if TYPE_CHECKING:
     from tools.simulate.coordination import Coordination
     from tools.simulate.world import World
 
+# What a coordinator finds by itself: nobody tells it.
+OWN_REASONS = ("DeadlineExceeded", "HandshakeSlow", "CommitUnanswered", LOST)
 SLACK = 3.0  # seconds: ticks, disk, messages
 
 
@@ -35,19 +40,28 @@ class Watch:
         self.commit_at: dict[tuple[str, str], float] = {}  # (sync, engine): when its last commit was sent
         self.out: dict[tuple[str, str], float] = {}  # (sync, engine) -> when it was taken out
         self.answered: dict[tuple[str, str], set[str]] = {}  # (life of the coordinator, version) -> engines
+        self.given_up: set[tuple[str, str]] = set()  # (life of the coordinator, version)
+        self.done: dict[tuple[str, str], set[RouteKey]] = {}  # (sync, engine): routes that were told as verified
 
     def told(self, sync: Sync, event: object) -> None:
         """What the coordinator is told of members of its sync before it handles it."""
         match event:
             case e.GrantRefused() | e.CommitFailed() if event.sync == sync.id:
                 keys = [event.engine]
-            case e.RelayEnded() if event.sync == sync.id and not (event.end.verified or event.end.lost):
+            case e.RelayEnded() if event.sync == sync.id and not event.end.lost:
                 member = sync.members.get(event.engine)
                 keys = [event.engine] if member is not None and member.turn == event.turn else []
+                if event.end.verified:
+                    self._is_done(sync, keys)
+                    return
             case e.OrderRefused() if event.sync == sync.id:
                 keys = [key for key, member in sync.members.items() if _fed_by(member, event.writer.key)]
-            case e.RouteEnded() if event.end.sync == sync.id and not event.end.verified:
-                keys = [key for key, member in sync.members.items() if _granted(member, event.end.grant)]
+            case e.RouteEnded() if event.end.sync == sync.id:
+                end = event.end
+                keys = [key for key, member in sync.members.items() if _granted(member, end.grant)]
+                if end.verified:
+                    self._is_done(sync, keys, {(end.target, end.rank, end.writer.key)})
+                    return
             case _:
                 return
         for key in keys:
@@ -61,11 +75,37 @@ class Watch:
             if not member.live:
                 self.out.setdefault((sync.id, key), self.world.loop.now)
 
+    def _is_done(self, sync: Sync, keys: list[str], routes: set[RouteKey] | None = None) -> None:
+        """These routes of the members, or all, were verified while somebody waited for them."""
+        for key in keys:
+            if sync.members[key].live:
+                self.done.setdefault((sync.id, key), set()).update(routes or sync.members[key].routes())
+
+    def decides(self, coordination: Coordination, action: e.PersistDecision) -> None:
+        """Whether a decision speaks of the bytes that were published, and may be made."""
+        name, world = action.version.name, self.world
+        i.not_ended_before(name, ended=(coordination.life, name) in self.given_up)
+        content = (world.ledger.steps[name],) * world.pieces
+        roots = {
+            program: program_root(digest(program, bucket, content) for bucket in range(len(world.owners)))
+            for program in action.programs
+        }
+        i.decided_as_it_is(name, [program for program, root in action.programs.items() if root != roots[program]])
+
     def sync_ends(self, sync: Sync) -> None:
         """Whether the reasons of its outcomes are the true ones."""
+        if sync.error[0] == "RanksDiffer":
+            name = version_name(sync.lineage, sync.number)
+            i.really_differ(name, self.world.ledger.steps.get(name, -1))
         for key, member in sync.members.items():
             name, at = self.said.pop((sync.id, key), ("", 0.0))
+            done = self.done.pop((sync.id, key), set())
             reason = member.outcome.reason if member.outcome is not None else ""
+            failed = member.outcome is not None and member.outcome.outcome == "Failed"
+            if failed and reason not in (*OWN_REASONS, sync.error[0]):
+                i.somebody_said_so(member.engine.name, reason, told=bool(name))
+            if reason == "DeadlineExceeded" and done:
+                i.late_for_a_reason(member.engine.name, len(member.routes() - done))
             if reason == "DeadlineExceeded" and name != "CommitFailed":
                 i.true_reason(member.engine.name, reason, name)
             if reason == "DeadlineExceeded" and member.parent is not None:
@@ -142,6 +182,7 @@ class Watch:
         key = (coordination.life, name)
         snapshot = self.snapshots.get(key)
         if outcome.version is None and outcome.reason:
+            self.given_up.add(key)
             i.not_aborted(name, name in self.world.ledger.committed, outcome.reason)
         if snapshot is not None:
             i.one_outcome_each(name, snapshot, [each.engine for each in outcome.engines])

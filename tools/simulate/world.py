@@ -21,7 +21,7 @@ from tools.simulate.rank_target import START_WORKER
 from tools.simulate.trainer import Rank, Trainer
 from tools.simulate.transfer import Wires
 from tools.simulate.watch import Watch
-from weightsync.errors import ProtocolError
+from weightsync.errors import WeightSyncError
 from weightsync.plan import Strategy
 from weightsync.wire.v1 import PublishRequest
 from weightsync_agent.protocol import engine_leader as leader
@@ -37,9 +37,11 @@ TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, T
 
 
 class World:
-    """See the module. faults: None draws them from the seed; else exactly these."""
+    """See the module. faults: None draws them from the seed; else exactly these. again: its course is another."""
 
-    def __init__(self, seed: int, faults: Sequence[f.Fault] | None = None, strategy: str | None = None) -> None:
+    def __init__(
+        self, seed: int, faults: Sequence[f.Fault] | None = None, strategy: str | None = None, again: int = 0
+    ) -> None:
         shape = Random(f"{seed}/shape")  # noqa: S311 - a seed, no secret
         self.ambushes: list[Ambush] = []
         self.faults = list(f.draw(Random(f"{seed}/faults"), 120) if faults is None else faults)  # noqa: S311
@@ -47,7 +49,7 @@ class World:
         # A moment that only engines of two pods know is waited for where there are such engines.
         self.pairs = any(fault.kind == f.AMBUSH and aims_at_pairs(fault.pick) for fault in self.faults)
         self.seed, self.loop = seed, Loop()
-        self.rng = Random(f"{seed}/run")  # noqa: S311
+        self.rng = Random(f"{seed}/run" + f"/{again}" * bool(again))  # noqa: S311
         self.stages, ranks, together = shape.choice(TRAINERS)
         self.pieces = shape.choice((1, 1, 2))
         per_stage = shape.choice((1, 1, 2))
@@ -75,7 +77,7 @@ class World:
         self.ledger = Ledger(self.loop, self.owners)
         self.network = Network(self.loop, self.rng)
         self.wires = Wires(self.loop, self.rng, self.ledger, self.pieces)
-        self.ledger.flying = self.wires.flying
+        self.ledger.flying, self.ledger.sessions = self.wires.flying, self.wires.sessions
         self.planner = Planner(self)
         self.watch = Watch(self)
         self.chances: dict[str, float] = {}
@@ -156,7 +158,7 @@ class World:
         self.loop.note(who, type(event).__name__, event)
         try:
             actions = machine.handle(event, self.loop.now)
-        except ProtocolError as error:
+        except WeightSyncError as error:
             raise i.Violation(0, str(error)[:600]) from error
         for each in self.ambushes:
             each.after(machine)
