@@ -308,8 +308,11 @@ def test_one_thread_fills_where_torch_cannot_be_held_back(
     assert fill_threads(1) is None
 
 
-def test_parts_of_a_large_tensor_are_copied_by_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that must be copied before feed() returns, in a single bucket: as many parts as threads."""
+@pytest.mark.parametrize(("count", "expected"), [(2, []), (3, [3, 3]), (4, [4, 4])])
+def test_parts_of_a_large_tensor_are_copied_by_all_threads(
+    count: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that must be copied before feed() returns, in a single bucket. Two threads gain nothing by it."""
     program = plain_program({"w": ("float32", (64,)), "v": ("float32", (64,))})
     parts = list[int]()
     made = SharedCopies._parts
@@ -322,9 +325,9 @@ def test_parts_of_a_large_tensor_are_copied_by_all_threads(monkeypatch: pytest.M
     monkeypatch.setattr(SharedCopies, "_parts", counted)
     buckets = cut([(0, program.layout.nbytes)], 1 << 20)
     arena = bytearray(program.layout.nbytes)
-    replayer = Replayer(program, memoryview(arena), ["w", "v"], buckets, threads=fill_threads(4))
+    replayer = Replayer(program, memoryview(arena), ["w", "v"], buckets, threads=fill_threads(count))
     replayer.feed("w", torch.ones(64))
     replayer.feed("v", torch.ones(64, dtype=torch.float64))
     replayer.finish()
-    assert parts == [4, 4]
+    assert parts == expected
     assert arena[:256] == torch.ones(64).numpy().tobytes()
