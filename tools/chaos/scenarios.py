@@ -1,5 +1,6 @@
 """The cases that are more than one signal: network, memory volumes, late and corrupted writes, a replaced pod."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -268,7 +269,8 @@ def send(children: list[Child], pids: list[int], number: int) -> None:
     for child in children:
         child.kill(number)
     for pid in pids:
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):  # its agent, which goes on, has ended it meanwhile
+            os.kill(pid, number)
         if number == signal.SIGSTOP:
             stands_still(pid)
 
