@@ -13,12 +13,13 @@ from tools.simulate.faults import AMBUSH, Fault
 from tools.simulate.runner import Batch
 from tools.simulate.world import World
 from weightsync.buckets import Bucket
-from weightsync.digests import BucketDigest
+from weightsync.digests import BucketDigest, version_root
 from weightsync.version import Version
 from weightsync.wire.members import EngineOf
-from weightsync.wire.v1 import Capabilities, GrantRequest, PlannedRoute, Region, SyncOrder, WriterId
+from weightsync.wire.v1 import Capabilities, Decided, GrantRequest, PlannedRoute, Region, SyncOrder, WriterId
 from weightsync_agent.journal.records import Fresh, Keep, PauseAndReseed, Reapply
 from weightsync_agent.protocol import engine_leader as m
+from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol import route as r
 from weightsync_agent.protocol import source_events as s
 from weightsync_agent.protocol import target as t
@@ -206,7 +207,19 @@ def of_member(state, event, place):
     return machine, HoldAsked(V1, ((1, "e" * 32),)), "HELD"
 
 
+def of_joiner(state, event, place):
+    """It goes on with what it takes over, whatever the engine is said to need."""
+    machine = j.Joiner("me")
+    programs = {D: "0" * 64}
+    version = Version(lineage=LINEAGE, number=1, root=version_root(LINEAGE, 1, programs))
+    own = Decided(version=version, term=1, programs=programs)
+    machine.programs = {0: D}
+    fed(machine, j.Needs(own, sealed=True), j.Asked((), own, answered=True))
+    return machine, j.Needs(own, sealed=True), state
+
+
 VISITS = {
+    "Joiner": of_joiner,
     "EngineMember": of_member,
     "Route": of_route, "Target": of_target, "Source": of_source, "EngineLeader": of_leader, "Replica": of_replica,
 }  # fmt: skip

@@ -38,7 +38,8 @@ class Kind:
     """moment: of a machine, after each of its events; springs: one of them meets it.
 
     prepare, and the fault of that name that strikes beside it, make the moment likely. pair: only an engine of two
-    pods knows it; relay: only where engines pass a version on.
+    pods knows it; relay: only where engines pass a version on; direct: only where some are written to themselves;
+    apart: only where each data-parallel rank is in a pod of its own.
     """
 
     name: str
@@ -48,6 +49,8 @@ class Kind:
     beside: str = ""
     pair: bool = False
     relay: bool = False
+    direct: bool = False
+    apart: bool = False
 
 
 class Ambush:
@@ -70,9 +73,12 @@ class Ambush:
         if not self.kind.moment(machine):
             self.left += 1
             return False
+        meets = self.world.rng.choice(self.kind.springs)(self.world, machine, self.world.rng.random())
+        if meets is False:  # there was nobody to meet: it waits on
+            self.left += 1
+            return False
         self.world.loop.note("ambush", self.kind.name)
         self.world.sprung.append(self.kind.name)
-        self.world.rng.choice(self.kind.springs)(self.world, machine, self.world.rng.random())
         return True
 
 
@@ -92,10 +98,14 @@ KINDS: tuple[Kind, ...] = (
          _ENDS, lures.quick_steps),
     Kind("a source whose order runs", at.source_in(S.RUNNING), _HEARD, lures.writes_stall),
     Kind("a source whose worker starts", at.source_in(S.RUNNING), (met.lane_held,), lures.workers_start_slowly),
+    Kind("a source that has refused an order", at.refused_before(S.RUNNING, S.WAITING, S.ENDING),
+         (met.refused_again, met.refused_again, met.given_up), lures.answers_late),
     Kind("an idle source", at.source_in(S.IDLE), _HEARD, lures.now_and_then_another_term),
     Kind("a source that fills", at.fills, (met.cut_again, met.targets_leave, met.input_wrong),
          lures.slow_trainer),
     Kind("a source that compares what it found", at.filled_once, (met.over_found_bytes,), lures.compares_slowly),
+    Kind("a source that compares as an order runs", at.source_in(S.RUNNING), (met.compared_as_it_ends,),
+         lures.sources_restart),
     Kind("a source with two sealed versions", at.two_sealed, (met.agent_dies,)),
     Kind("a route with writes and receipts under way",
          at.route_that(lambda m: m.state is R.OPEN and bool(m.writing and m.checking)),
@@ -103,12 +113,15 @@ KINDS: tuple[Kind, ...] = (
     Kind("a route whose shard is filled",
          at.route_that(lambda m: m.state is R.OPEN and bool(m.writing) and not m.complete),
          (met.receipts_refused, met.order_ends), lures.slow_trainer),
+    Kind("a route that is given up while its shard fills",
+         at.route_that(lambda m: m.state is R.OPEN and bool(m.writing) and not m.complete),
+         (met.grant_is_void,), lures.fills_slowly_and_pieces_late, direct=True),
     Kind("a route that is verified", at.route_that(lambda m: m.state is R.CLOSING), (met.lane_dies,),
          lures.words_late),
     Kind("a route that is given up", at.route_that(lambda m: m.state is R.BREAKING),
          (met.lane_dies, met.receipts_refused), lures.pieces_late),
     Kind("a target that replaces its worker", at.target_in(T.FENCING),
-         (met.process_replaced, met.no_worker_starts), lures.workers_start_slowly),
+         (met.process_replaced, met.replaced_at_once, met.no_worker_starts), lures.workers_start_slowly),
     Kind("an engine that is to get its version back", at.leader_in(L.REAPPLYING),
          (met.falls_silent, met.process_replaced, met.welcome_again), lures.engines_restart),
     Kind("an engine that is committed to", at.leader_in(L.COMMITTING), (met.welcome_again,)),
@@ -131,30 +144,33 @@ KINDS: tuple[Kind, ...] = (
     *(Kind(f"a joiner: {state.value}", at.joiner_in(state),
            (met.holder_dies, met.holder_stops, met.holder_goes, met.joiner_dies, met.read_spoiled, met.sync_begins,
             met.process_replaced),
-           lures.engines_come)
-      for state in (J.SEEKING, J.LEASING, J.PULLING, J.PULLING, J.APPLYING)),
+           prepare)
+      for state, prepare in (
+          (J.SEEKING, lures.engines_come),
+          (J.LEASING, lures.engines_come_and_wait_for_leases),
+          (J.PULLING, lures.engines_come),
+          (J.PULLING, lures.engines_come),
+          (J.APPLYING, lures.engines_come),
+      )),
     *(Kind(f"an engine that reads from one that is written to, {how}", at.relays_from_another,
            (met.holder_dies, met.holder_stops, met.holder_goes, met.joiner_dies, met.read_spoiled, met.sync_begins,
             met.process_replaced, met.another_coordinates), prepare, relay=True)
       for how, prepare in (("slowly", lures.slow_trainer), ("by late words", lures.words_late), ("as it is", None))),
     Kind("a coordinator whose engines commit", at.coordinator_in(C.COMMITTING), (met.coordinator_dies,)),
+    Kind("a coordinator that dies with its decision", at.coordinator_in(C.DECIDING), (handovers.commits_lost,),
+         lures.trainer_rests, apart=True),
     *(Kind(f"a coordinator that is replaced: {state.value}", at.coordinator_in(state), (handovers.deposed,),
-           lures.orders_unanswered)
+           lures.orders_unanswered, apart=True)
       for state in (C.GRANTING, C.COMMITTING)),
     Kind("a coordinator that hands over as its engines commit", at.coordinator_in(C.COMMITTING),
-         (met.another_coordinates,)),
+         (met.another_coordinates,), apart=True),
     Kind("a coordinator whose orders are out", at.orders_are_out, (handovers.source_cut_off,),
-         lures.one_rank_falls_behind),
+         lures.one_rank_falls_behind, apart=True),
     Kind("an engine whose memory is written to", at.direct_in(D.OPEN),
-         (met.another_coordinates, met.another_input_wrong), lures.ends_late),
+         (met.another_coordinates, met.another_input_wrong), lures.ends_late, direct=True),
 )  # fmt: skip
 
 
-def aims_at_pairs(fault: float) -> bool:
-    """The ambush that a fault's ``pick`` chooses needs an engine of two pods."""
-    return KINDS[int(fault * len(KINDS))].pair
-
-
-def aims_at_relay(fault: float) -> bool:
-    """The ambush that a fault's ``pick`` chooses needs engines that pass a version on."""
-    return KINDS[int(fault * len(KINDS))].relay
+def kind_of(pick: float) -> Kind:
+    """The one that a fault's ``pick`` chooses."""
+    return KINDS[int(pick * len(KINDS))]

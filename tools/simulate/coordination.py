@@ -178,7 +178,7 @@ class Coordination:
         often = isinstance(event, RARE) and self.world.rng.random() < RARE_ECHOED
         if often or self.world.fault_chance("echo"):
             self.agent.spawn(self._echo(event))
-        if self.world.hoards:
+        if self.world.aims:
             self.heard.setdefault(type(event), deque(maxlen=HEARD)).append(event)
 
     def _echo(self, event: object) -> Work:

@@ -154,6 +154,7 @@ OUT_OF_REACH: dict[tuple[str, str, str, int], str] = {
     },
     **{("Route", state, "Written", 0): "nothing is in flight then" for state in ("CLOSING", "VERIFIED")},
     ("Route", "VERIFIED", "Unsent", 0): "nothing is in flight then",
+    ("Joiner", "APPLYING", "Needs", 0): "what is taken over is kept, which tells that nothing is needed, at once",
     ("EngineMember", "HELD", "HoldAsked", 0): "the driver lets go of an older hold before it asks for a new one",
     ("Route", "CLOSING", "AllFilled", 0): "told once for each program of an order",
     ("Route", "CLOSING", "Filled", 0): "a shard that is complete is told no more",

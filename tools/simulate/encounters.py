@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tools.simulate.pods import EnginePod
     from tools.simulate.world import World
 
-Encounter = Callable[["World", AnyMachine, float], None]
+Encounter = Callable[["World", AnyMachine, float], bool | None]  # False: there was nobody to meet
 
 
 def heard_again(kind: type) -> Encounter:
@@ -39,6 +39,25 @@ def heard_again(kind: type) -> Encounter:
             rank.feed(heard[-1 if pick < 0.4 else int(pick * len(heard))])
 
     return spring
+
+
+def refused_again(world: World, machine: AnyMachine, pick: float) -> bool:
+    """An order that was refused comes once more."""
+    rank = moments.rank_of(world, machine)
+    if rank is None:
+        return False
+    admission = rank.machine.admission
+    refused = [
+        order
+        for order in rank.heard.get(s.Ordered, ())
+        if isinstance(order, s.Ordered)
+        and order.order.sync in admission.over
+        and order.order.sync not in admission.taken
+        and order.order.term == admission.fence.term
+    ]
+    if refused:
+        rank.feed(refused[int(pick * len(refused))])
+    return bool(refused)
 
 
 def cut_again(world: World, machine: AnyMachine, pick: float) -> None:
@@ -163,6 +182,16 @@ def over_found_bytes(world: World, machine: AnyMachine, pick: float) -> None:
         input_wrong(world, machine, pick)
 
 
+def compared_as_it_ends(world: World, machine: AnyMachine, pick: float) -> bool:
+    """What a former life left is known just after an order was given up, or once its publish has ended."""
+    rank = moments.rank_of(world, machine)
+    if rank is None or not rank.comparing:
+        return False
+    given_up(world, machine, pick)
+    world.loop.at(0.003 + 0.06 * pick if pick < 0.5 else 2 * pick - 0.5, rank.hurry.set)
+    return True
+
+
 def targets_leave(world: World, machine: AnyMachine, pick: float) -> None:
     """The engines that a rank fills for are gone before it has filled: nobody waits for its part."""
     dawdles = world.dawdles
@@ -227,6 +256,20 @@ def receipts_refused(world: World, machine: AnyMachine, pick: float) -> None:
     if host is not None and host.life.alive:
         world.network.refuse = (host, "/v1/receipts")
         world.loop.at(0.05, setattr, world.network, "refuse", None)
+
+
+def grant_is_void(world: World, machine: AnyMachine, pick: float) -> bool:
+    """The agent of an engine that is written to itself has died; the next one asks whether its writer is quiet."""
+    found = moments.route_of(world, machine)
+    pods = [pod for pod in world.engine_pods if found is not None and pod.address == found[1].planned.address]
+    if found is None or not pods or not pods[0].direct:
+        return False
+    planned = found[1].planned
+    pods[0].crash_agent(torn=False)
+    world.loop.at(0.05, pods[0].start_agent)
+    asked = v1.QuietRequest(grant=planned.grant, session=planned.region.session)
+    world.network.deliver(found[0].agent.pod.address, "/v1/quiet", asked)
+    return True
 
 
 def coordinator_dies(world: World, machine: AnyMachine, pick: float) -> None:
@@ -366,12 +409,14 @@ def holder_goes(world: World, machine: AnyMachine, pick: float) -> None:
         world.remove_engine(pod)
 
 
-def trainers_go(world: World, machine: AnyMachine, pick: float) -> None:
+def trainers_go(world: World, machine: AnyMachine, pick: float) -> bool:
     """In the middle of an engine's first sync, for longer than that lasts; another engine holds the last version."""
     pod = moments.pod_of(world, machine)
     fresh = pod is not None and pod.agent.machine.state is LeaderState.FRESH
-    if fresh and any(each.agent.holding.held().decided is not None for each in world.engine_pods):
+    held = fresh and any(each.agent.holding.held().decided is not None for each in world.engine_pods)
+    if held:
         lures.trainers_away(world, world.deadline_seconds + 4 * world.stall_seconds + 2.0)
+    return held
 
 
 def joiner_dies(world: World, machine: AnyMachine, pick: float) -> None:

@@ -81,7 +81,7 @@ WEIGHTS = {
     "no room": 2,
 }
 AMBUSH = "ambush"
-STEERED = 0.2  # share of schedules that aim at rare moments
+STEERED = 0.3  # share of schedules that aim at rare moments
 
 
 Strike = Callable[["World", Fault], None]
@@ -430,7 +430,7 @@ def _made_anew(world: World, fault: Fault) -> None:
 
 def _ambush(world: World, fault: Fault) -> None:
     """See ambush.py."""
-    kind = ambush.KINDS[int(fault.pick * len(ambush.KINDS))]
+    kind = ambush.kind_of(fault.pick)
     world.loop.note("ambush", "waits for", kind.name)
     waits = ambush.Ambush(world, kind)
     world.ambushes.append(waits)

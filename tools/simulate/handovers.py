@@ -20,6 +20,22 @@ def deposed(world: World, machine: AnyMachine, pick: float) -> None:
     another_coordinates(world, machine, pick)
 
 
+def commits_lost(world: World, machine: AnyMachine, pick: float) -> None:
+    """Its decision is written, and nobody hears of it before it has died; it comes again with what it wrote.
+
+    Before another coordinates, and about when its publishers ask for their outcome again.
+    """
+    pod = next((p for p in world.source_pods if p.agent.coordination.machine is machine), None)
+    if pod is None:
+        return
+    pairs = [frozenset((pod.address, engine.address)) for engine in world.engine_pods]
+    world.network.cut.update(pairs)
+    dies = 0.05 + world.disk_seconds
+    world.loop.at(dies, pod.crash_agent)
+    world.loop.at(dies + 0.75 + 0.2 * pick, world.network.cut.difference_update, pairs)
+    world.loop.at(dies + 0.75 + 0.2 * pick, pod.start_agent)
+
+
 def source_cut_off(world: World, machine: AnyMachine, pick: float) -> None:
     """An order was sent, and is carried out; nothing else passes between its source and the coordinator meanwhile.
 

@@ -46,6 +46,15 @@ def compares_slowly(world: World, seconds: float) -> None:
     world.loop.at(seconds, setattr, world, "compare_seconds", 1.0)
 
 
+def sources_restart(world: World, seconds: float) -> None:
+    """Once there is a version, and one after the other; what they find is compared slowly."""
+    compares_slowly(world, 2 * seconds)
+    for pod in world.source_pods:
+        at = seconds * (0.2 + 0.3 * world.rng.random())
+        world.loop.at(at, pod.crash_agent)
+        world.loop.at(at + 0.1, pod.start_agent)
+
+
 def words_late(world: World, seconds: float) -> None:
     """A worker says that a call is over some time after its last bucket."""
     world.wires.end_seconds = 0.08
@@ -63,6 +72,18 @@ def slow_trainer(world: World, seconds: float) -> None:
     world.loop.at(seconds, setattr, world, "dawdles", None)
     if world.rng.random() < 0.5:
         answers_late(world, seconds)
+
+
+def fills_slowly_and_pieces_late(world: World, seconds: float) -> None:
+    """A route that is given up waits for its writes while its shard still fills."""
+    pieces_late(world, seconds)
+    world.dawdles = (world.rng.randrange(len(world.trainer.ranks)), 0.05 + 0.2 * world.rng.random())
+    world.loop.at(seconds, setattr, world, "dawdles", None)
+
+
+def trainer_rests(world: World, seconds: float) -> None:
+    """What is lacking then comes by repairs."""
+    world.loop.at(0.3 * seconds, world.trainer.rest, seconds)
 
 
 def one_rank_falls_behind(world: World, seconds: float) -> None:
@@ -137,6 +158,13 @@ def engines_come(world: World, seconds: float) -> None:
         trainers_away(world, seconds / 2)
     for _ in range(world.rng.choice((1, 2))):
         world.add_engine()
+
+
+def engines_come_and_wait_for_leases(world: World, seconds: float) -> None:
+    """They look at themselves again while they wait."""
+    world.network.slow["/v1/leases"] = 0.3 + 0.5 * world.rng.random()
+    world.loop.at(seconds, world.network.slow.pop, "/v1/leases", None)
+    engines_come(world, seconds)
 
 
 def trainers_away(world: World, seconds: float) -> None:

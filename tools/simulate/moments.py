@@ -69,6 +69,17 @@ def source_in(*states: SourceState) -> Moment:
     return lambda machine: isinstance(machine, Source) and machine.state in states
 
 
+def refused_before(*states: SourceState) -> Moment:
+    """Such a source has refused an order of the term that holds."""
+
+    def holds(machine: AnyMachine) -> bool:
+        if not isinstance(machine, Source) or machine.state not in states:
+            return False
+        return bool(machine.admission.over.keys() - machine.admission.taken.keys())
+
+    return holds
+
+
 def fills(machine: AnyMachine) -> bool:
     return isinstance(machine, Source) and any(r.state is ReplicaState.FILLING for r in machine.shelf.all())
 

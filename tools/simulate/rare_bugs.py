@@ -6,7 +6,6 @@ from dataclasses import replace
 from random import Random
 
 from tools.simulate import faults as f
-from tools.simulate import world as worlds
 from tools.simulate.ambush import KINDS
 from tools.simulate.bugs import BUGS, Patch, Patches, bug_among, without
 from weightsync_agent.protocol import coordinator, engine_leader, fence
@@ -31,13 +30,7 @@ def ambushed(*moments: str) -> Patch:
     return often
 
 
-def unanswered(p: Patches) -> None:
-    """Some source is in another pod than the coordinator, and the answers to its orders are lost."""
-    p.set(worlds, "TRAINERS", tuple(shape for shape in worlds.TRAINERS if shape[0] * shape[1] > 1 and not shape[2]))
-    ambushed("a coordinator whose orders are out")(p)
-
-
-order_bug = bug_among(unanswered)
+order_bug = bug_among(ambushed("a coordinator whose orders are out"))
 process_bug = bug_among(ambushed("an engine that is about to go on"))
 number_bug = bug_among(ambushed("a coordinator that hands over"))
 term_bug = bug_among(ambushed("a coordinator that is replaced"))

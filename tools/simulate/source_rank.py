@@ -116,7 +116,7 @@ class SourceRank:
         self.busy = True
         while self.queue:
             event = self.queue.popleft()
-            if self.world.hoards and isinstance(event, ECHOED):
+            if self.world.aims and isinstance(event, ECHOED):
                 self.heard.setdefault(type(event), deque(maxlen=HEARD)).append(event)
             self.watch.fed(event)
             if isinstance(event, s.Ordered):

@@ -9,7 +9,7 @@ from typing import Any
 from tools.simulate import faults as f
 from tools.simulate import invariants as i
 from tools.simulate import lures
-from tools.simulate.ambush import Ambush, aims_at_pairs, aims_at_relay
+from tools.simulate.ambush import Ambush, kind_of
 from tools.simulate.clock import Future, Life, Loop
 from tools.simulate.coverage import COVERAGE
 from tools.simulate.ledger import Ledger
@@ -45,12 +45,12 @@ class World:
         shape = Random(f"{seed}/shape")  # noqa: S311 - a seed, no secret
         self.ambushes: list[Ambush] = []
         self.faults = list(f.draw(Random(f"{seed}/faults"), 120) if faults is None else faults)  # noqa: S311
-        self.hoards = any(fault.kind == f.AMBUSH for fault in self.faults)
-        # A moment that only engines of two pods know is waited for where there are such engines.
-        self.pairs = any(fault.kind == f.AMBUSH and aims_at_pairs(fault.pick) for fault in self.faults)
+        # A moment that only engines of two pods know is waited for where there are such engines; and so on.
+        self.aims = [kind_of(fault.pick) for fault in self.faults if fault.kind == f.AMBUSH]
+        self.pairs = any(kind.pair for kind in self.aims)
         self.seed, self.loop = seed, Loop()
         self.rng = Random(f"{seed}/run" + f"/{again}" * bool(again))  # noqa: S311
-        self.stages, ranks, together = shape.choice(TRAINERS)
+        self.stages, ranks, together = self._trainers(shape.choice(TRAINERS))
         self.pieces = shape.choice((1, 1, 2))
         per_stage = shape.choice((1, 1, 2))
         self.owners = [stage for stage in range(self.stages) for _ in range(per_stage)]
@@ -58,7 +58,8 @@ class World:
         self.engine_ranks = max(shape.choice((1, 1, 1, 2)), 1 + self.pairs)
         self.arenas = shape.choice((1, 2, 2))
         self.target_arenas = shape.choice((1, 1, 2))
-        self.direct = not self.pairs and self.shape_of(-1).random() < 0.25  # some engines are written to themselves
+        itself = any(kind.direct for kind in self.aims) or self.shape_of(-1).random() < 0.25
+        self.direct = itself and not self.pairs  # some engines are written to themselves
         self.begin_end = shape.random() < 0.6
         self.interval = shape.choice((0.4, 1.5, 1.5, 3.0, 3.0))
         self.fill_seconds = shape.choice((0.003, 0.003, 0.06))  # for one bucket, at most
@@ -66,8 +67,7 @@ class World:
         self.stall_seconds = shape.choice((0.6, 1.0))
         self.deadline_seconds = shape.choice((2, 4))
         self.fanout, more = self._relay(Random(f"{seed}/relay"))  # noqa: S311 - apart: a seed means what it meant
-        self.probe_seconds = 1.5
-        self.tick_seconds = 0.5
+        self.probe_seconds, self.tick_seconds = 1.5, 0.5
         self.report = shape.random() < 0.1
         kind = strategy or shape.choice(("Barrier", "Barrier", "Rolling"))
         self.strategy = Strategy.model_validate({
@@ -102,9 +102,12 @@ class World:
         """What an engine's mode is drawn from: apart, so that the rest of a seed means what it always meant."""
         return Random(f"{self.seed}/direct/{engine}")  # noqa: S311
 
+    def _trainers(self, drawn: tuple[int, int, bool]) -> tuple[int, int, bool]:
+        return (1, 2, False) if any(kind.apart for kind in self.aims) else drawn
+
     def _relay(self, drawn: Random) -> tuple[int, int]:
         """The fanout, and how many engines more there are for it."""
-        aimed = any(fault.kind == f.AMBUSH and aims_at_relay(fault.pick) for fault in self.faults)
+        aimed = any(kind.relay for kind in self.aims)
         return (drawn.choice((1, 1, 2)), drawn.choice((1, 1, 2))) if drawn.random() < RELAYING or aimed else (0, 0)
 
     def comes_late(self) -> Random | None:

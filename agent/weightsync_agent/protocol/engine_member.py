@@ -1,7 +1,7 @@
 """One pod of an engine of several, beside the leader's. Rules:
 
-- it obeys the pod that its own environment calls the leader, and no other; what was held for an older leader, or an
-  older life of the leader's agent, is given free;
+- it obeys the pod that its own environment calls the leader, and no other; what was held for an older leader is given
+  free, and what was held for an older life of the leader's agent once the next one is not busy;
 - what a leader asks counts for this pod and this life of its agent alone: an agent that restarted has forgotten what
   it was granted, and a pod that took another's place never knew it;
 - the engine's processes here are told to apply only what is held: the very version, from the very grants, between the
@@ -148,12 +148,10 @@ class EngineMember(Machine[MemberState]):
 
     # --- rows ---
 
-    def _same_leader(self, event: LeaderAnswered) -> bool:
-        known, now = self.engine, event.engine
-        return known is not None and (known.leader, known.life) == (now.leader, now.life)
-
     def _runs(self, event: LeaderAnswered) -> bool:
-        return self._same_leader(event) and (event.engine.busy or event.asked_at <= self.held_at)
+        # In whatever life of its agent: a new one may have asked for this hold before it first answered us.
+        same = self.engine is not None and self.engine.leader == event.engine.leader
+        return same and (event.engine.busy or event.asked_at <= self.held_at)
 
     def _is_held(self, event: Released) -> bool:
         return event.grants is None or event.grants == self.grants

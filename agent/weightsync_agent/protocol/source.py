@@ -166,6 +166,8 @@ class Source(Machine[SourceState]):
         running, program = self.running, replica.id.program
         if running is None or not replica.complete or program in running.reported:
             return []
+        if replica not in running.live.values():
+            return []  # of a later publish: this order's version is in another replica, or never asked for here
         running.reported.add(program)
         order = running.order
         complete: list[object] = [s.FeedRoute(r, AllFilled()) for r, read in running.live.items() if read is replica]

@@ -282,6 +282,16 @@ def test_buckets_are_written_as_they_fill() -> None:
     assert rig(s.Digested("p9", P, (B0,))) == []
 
 
+@pytest.mark.parametrize("programs", [(P,), (P, Q), (Q,)], ids=["the same program", "one more", "another"])
+def test_a_later_publish_is_no_shard_of_the_order_that_runs(programs: tuple[str, ...]) -> None:
+    """Its bytes are another version's, also of a program that the order does not name."""
+    rig = idle()
+    rig.order(1)
+    rig.begin(2, programs)
+    filled = [action for program in programs for action in rig(s.Digested("p2", program, (B0, B1)))]
+    assert only(filled, s.ReportShard) == []
+
+
 def test_a_shard_without_buckets_is_whole_when_it_is_cut() -> None:
     """This stage owns nothing of the program."""
     rig = Rig()
