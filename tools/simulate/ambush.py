@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tools.simulate import encounters as met
+from tools.simulate import engine_encounters as engines
 from tools.simulate import handovers, lures
 from tools.simulate import moments as at
 from tools.simulate.encounters import Encounter
@@ -91,6 +92,10 @@ _ENDS = tuple(
     met.once_it_ends(spring)
     for spring in (*_HEARD, met.heard_again(s.Ordered), met.heard_again(s.Ordered), met.first_again(s.Ended))
 )
+_READS = (
+    engines.holder_dies, engines.holder_stops, engines.holder_goes, engines.joiner_dies, engines.read_spoiled,
+    engines.sync_begins, engines.process_replaced,
+)  # fmt: skip
 KINDS: tuple[Kind, ...] = (
     Kind("a source whose order waits", at.source_in(S.WAITING), _HEARD, lures.answers_late),
     Kind("a source that ends an order", at.source_in(S.ENDING, S.RUNNING), _ENDS, lures.writes_stall),
@@ -121,13 +126,13 @@ KINDS: tuple[Kind, ...] = (
     Kind("a route that is given up", at.route_that(lambda m: m.state is R.BREAKING),
          (met.lane_dies, met.receipts_refused), lures.pieces_late),
     Kind("a target that replaces its worker", at.target_in(T.FENCING),
-         (met.process_replaced, met.replaced_at_once, met.no_worker_starts), lures.workers_start_slowly),
+         (engines.process_replaced, engines.replaced_at_once, engines.no_worker_starts), lures.workers_start_slowly),
     Kind("an engine that is to get its version back", at.leader_in(L.REAPPLYING),
-         (met.falls_silent, met.process_replaced, met.welcome_again), lures.engines_restart),
-    Kind("an engine that is committed to", at.leader_in(L.COMMITTING), (met.welcome_again,)),
-    Kind("an engine that is about to go on", at.goes_on, (met.replaced_at_once,)),
-    Kind("an engine that is refused", at.leader_in(L.REFUSED), (met.welcome_again,), beside="engine repacks"),
-    *(Kind(f"a leader of two pods: {state.value}", at.leads_pair(state), (met.member_restarts,), prepare, beside,
+         (engines.falls_silent, engines.process_replaced, engines.welcome_again), lures.engines_restart),
+    Kind("an engine that is committed to", at.leader_in(L.COMMITTING), (engines.welcome_again,)),
+    Kind("an engine that is about to go on", at.goes_on, (engines.replaced_at_once,)),
+    Kind("an engine that is refused", at.leader_in(L.REFUSED), (engines.welcome_again,), beside="engine repacks"),
+    *(Kind(f"a leader of two pods: {state.value}", at.leads_pair(state), (engines.member_restarts,), prepare, beside,
            pair=True)
       for state, prepare, beside in (
           (L.CURRENT, None, ""),
@@ -136,15 +141,12 @@ KINDS: tuple[Kind, ...] = (
           (L.COMMITTING, None, ""),
       )),
     Kind("a member that holds still for a commit", at.member_in(M.HELD),
-         (met.released_late, met.commit_is_lost, met.leader_is_another), pair=True),
+         (engines.released_late, engines.commit_is_lost, engines.leader_is_another), pair=True),
     *(Kind(f"a coordinator: {state.value}", at.coordinator_in(state), (met.told_again,),
            lures.orders_unanswered, "engine call fails")
       for state in (C.GRANTING, C.STAGING, C.DECIDING, C.COMMITTING)),
-    Kind("an engine that is written to", at.target_in(T.FILLING), (met.trainers_go,), lures.engines_come),
-    *(Kind(f"a joiner: {state.value}", at.joiner_in(state),
-           (met.holder_dies, met.holder_stops, met.holder_goes, met.joiner_dies, met.read_spoiled, met.sync_begins,
-            met.process_replaced),
-           prepare)
+    Kind("an engine that is written to", at.target_in(T.FILLING), (engines.trainers_go,), lures.engines_come),
+    *(Kind(f"a joiner: {state.value}", at.joiner_in(state), _READS, prepare)
       for state, prepare in (
           (J.SEEKING, lures.engines_come),
           (J.LEASING, lures.engines_come_and_wait_for_leases),
@@ -153,8 +155,7 @@ KINDS: tuple[Kind, ...] = (
           (J.APPLYING, lures.engines_come),
       )),
     *(Kind(f"an engine that reads from one that is written to, {how}", at.relays_from_another,
-           (met.holder_dies, met.holder_stops, met.holder_goes, met.joiner_dies, met.read_spoiled, met.sync_begins,
-            met.process_replaced, met.another_coordinates), prepare, relay=True)
+           (*_READS, met.another_coordinates), prepare, relay=True)
       for how, prepare in (("slowly", lures.slow_trainer), ("by late words", lures.words_late), ("as it is", None))),
     Kind("a coordinator whose engines commit", at.coordinator_in(C.COMMITTING), (met.coordinator_dies,)),
     Kind("a coordinator that dies with its decision", at.coordinator_in(C.DECIDING), (handovers.commits_lost,),
