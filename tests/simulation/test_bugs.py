@@ -1,5 +1,8 @@
 """What was broken on purpose is found: otherwise an invariant that holds would say nothing."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tools.simulate import hunt, world
@@ -23,6 +26,7 @@ QUICK = (
     "commit-without-the-member", "forget-a-members-restart", "certify-own-ranks-only", "let-go-at-once",
 )  # fmt: skip
 BUDGET = 500
+DOC = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -69,6 +73,16 @@ def test_every_row_and_every_guard_has_a_mutant():
 
     assert {m.key for m in mutants if not m.guard} == set(all_rows)
     assert {m.key for m in mutants if m.guard} == {key for key, row in all_rows.items() if row.guard is not None}
+
+
+def test_survivors_that_are_explained_are_mutants():
+    """A row that is renamed or gone has no explanation left over."""
+    known = {(f"{m.key[0]}: {m.key[1]} + {m.key[2]} [{m.key[3]}]", "guard" if m.guard else "row") for m in every()}
+    explained = re.findall(r"^\| `([^`]+)`, (row|guard) \|", DOC.read_text(), re.MULTILINE)
+
+    assert len(explained) > 10
+    assert set(explained) <= known
+    assert len(set(explained)) == len(explained)
 
 
 def test_a_mutant_changes_one_row_of_one_table():
