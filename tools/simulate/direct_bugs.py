@@ -26,10 +26,12 @@ class _Always:
         return 0.0
 
 
-@bug_among
-def direct_bug(p: Patches) -> None:
+def _all_direct(p: Patches) -> None:
     """Every engine is written to directly."""
     p.set(worlds.World, "shape_of", lambda world, engine: _Always())
+
+
+direct_bug = bug_among(_all_direct)
 
 
 @direct_bug("writers are let into the engine's memory before it is paused")
@@ -91,7 +93,14 @@ def _direct_trust_old_table(p: Patches) -> None:
     p.set(direct_rank.DirectRank, "check_life", same)
 
 
-@direct_bug("an agent that restarts forgets whom it let into its engine's memory")
+@bug_among
+def restart_bug(p: Patches) -> None:
+    """Also, agents of engines that are written to die, and come again."""
+    _all_direct(p)
+    ambushed("a route that is given up while its shard fills")(p)
+
+
+@restart_bug("an agent that restarts forgets whom it let into its engine's memory")
 def _direct_forget_writers(p: Patches) -> None:
     def nobody(self: direct_rank.DirectRank, *writers: Any) -> Work:
         yield self.agent.loop.sleep(0.001)
@@ -112,7 +121,7 @@ def _direct_word_is_enough(p: Patches) -> None:
 @bug_among
 def quiet_bug(p: Patches) -> None:
     """Also, writers are still waited for when the next grant is asked for."""
-    p.set(worlds.World, "shape_of", lambda world, engine: _Always())
+    _all_direct(p)
     ambushed("an engine whose memory is written to")(p)
 
 
