@@ -150,4 +150,5 @@ def test_where_pods_are_is_told_to_a_relay_alone() -> None:
     assert same.generation == first.generation
     moved = made(compose(relay, pods, members, first, 0, places=places | {"n1": ("n1", "z0")}))
     assert (near(moved)[1], moved.generation) == (("z0", "n1"), first.generation + 1)
-    assert near(made(compose(Wish(name="default/policy"), pods, members, None, 0, places=places))) == [(), (), ()]
+    none = Wish(name="default/policy", transfer=Transfer(relay=Relay(fanout=0)))
+    assert near(made(compose(none, pods, members, None, 0, places=places))) == [(), (), ()]
