@@ -21,12 +21,12 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     return subprocess.run(
         [sys.executable, "-m", "tools.simulate", *arguments],
-        capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=600,
+        capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=1500,
     )  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_five_thousand_schedules_violate_nothing():
     """Each holds a whole sync and a fault, and ends with every live engine current."""
     jobs = str(max(1, min(4, os.cpu_count() or 1)))
