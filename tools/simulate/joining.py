@@ -117,7 +117,7 @@ class Holding:
         if decided is None or not self.whole(decided.version):
             return v1.Held(uid=self.agent.pod.uid)
         return v1.Held(
-            uid=self.agent.pod.uid, decided=decided, readers=self.readers.count(now), most=self.readers.most
+            uid=self.agent.pod.uid, decided=decided, readers=self.readers.load(now), most=self.readers.most
         )
 
     def lease(self, request: v1.LeaseRequest) -> v1.Lease:

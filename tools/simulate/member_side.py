@@ -109,6 +109,8 @@ class MemberAgent:
         """Run it in this life."""
         return Task(self.loop, self.life, work)
 
+    lends = False
+
     @property
     def served(self) -> Version | None:
         """What its leader says that the engine serves."""

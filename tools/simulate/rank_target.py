@@ -166,7 +166,7 @@ class RankTarget:
                         given = grant
                         self.granted_at = self.agent.loop.now
             region = v1.Region(session=chosen.session, address=4096, nbytes=chosen.arena.header.nbytes)
-            return v1.Grant(grant=given, region=region, theirs=WIRE_CAPABILITIES, relays=True)
+            return v1.Grant(grant=given, region=region, theirs=WIRE_CAPABILITIES, relays=True, lends=self.agent.lends)
         finally:
             self.lock.release()
 

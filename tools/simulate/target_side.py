@@ -234,6 +234,11 @@ class EngineAgent:
             self.targets[rank] = target
 
     @property
+    def lends(self) -> bool:
+        """A joiner reads from here."""
+        return self.holding.readers.count(self.loop.now) > 0
+
+    @property
     def served(self) -> Version | None:
         """What the engine serves."""
         return self.machine.version
@@ -571,6 +576,7 @@ class EngineAgent:
                 self.fence.check(body.term)
                 if body.rank not in self.targets:
                     raise Refused(f"rank {body.rank} has no arena here", reason="UnknownRank", status=404)
+                self.holding.readers.passes(body.reader, self.loop.now)
                 return self.targets[body.rank].passes(body)
             case "/v1/welcome":
                 self._obey(body.term, body.coordinator)

@@ -526,7 +526,8 @@ class EngineDriver:
                 grant = await self._grant_direct(rank, request)
             else:
                 grant = await rank.grant(request, self.fence)
-                grant = grant.model_copy(update={"relays": self._relaying is not None})
+                update = {"relays": self._relaying is not None, "lends": self.holding.lends}
+                grant = grant.model_copy(update=update)
         finally:
             self._granting -= 1
         await failpoints.reach("target", "handshake")
@@ -615,7 +616,9 @@ class EngineDriver:
         rank = self.targets.get(request.rank)
         if rank is None:
             raise Refused(f"rank {request.rank} has no arena here", reason="UnknownRank", status=404)
-        return await rank.passes(request)
+        answer = await rank.passes(request)
+        self.holding.passes(request.reader)
+        return answer
 
     async def welcome(self, request: Welcome) -> Accepted:
         """Nothing was published yet, says the coordinator."""

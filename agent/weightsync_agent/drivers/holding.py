@@ -37,8 +37,17 @@ class Holding:
         decided = self._decided()
         if decided is None or not self.whole(decided.version):
             return Held(uid=self._uid)
-        readers = self._readers.count(time.monotonic())
+        readers = self._readers.load(time.monotonic())
         return Held(uid=self._uid, decided=decided, readers=readers, most=self._readers.most)
+
+    def passes(self, reader: str) -> None:
+        """Another engine reads from here in a sync: joiners turn to engines that nobody reads from."""
+        self._readers.passes(reader, time.monotonic())
+
+    @property
+    def lends(self) -> bool:
+        """A joiner reads from here."""
+        return self._readers.count(time.monotonic()) > 0
 
     async def lease(self, request: LeaseRequest) -> Lease:
         """Let it read, or go on reading. Raises Refused: NotHeld, LayoutMismatch, CapabilityMismatch, Busy."""

@@ -1,4 +1,5 @@
-"""Who reads an engine's sealed arenas now: few at a time, each for as long as it asks again. Pure.
+"""Who draws on an engine's link now: joiners read its sealed arenas, few at a time, each for as long as it asks
+again; in a sync other engines read what it verifies. Pure.
 
 A lease keeps nothing from anybody: a sync that needs the arena fills it, and its readers find other digests than they
 were told. They learn the reason when they ask again. It bounds how many draw on one pod's link, no more.
@@ -8,6 +9,7 @@ from weightsync.errors import Refused
 
 MOST = 2  # readers at a time: each takes its share of the pod's link, from the engine's own traffic, too
 SECONDS = 10.0  # without a word of its reader; then another may read
+PASSED_SECONDS = 5.0  # since one asked what was verified in a sync; it asks again within a stall timeout
 
 
 class Readers:
@@ -16,9 +18,19 @@ class Readers:
     def __init__(self, most: int = MOST) -> None:
         self.most = most
         self._until: dict[str, float] = {}
+        self._passed: dict[str, float] = {}
+
+    def passes(self, reader: str, now: float) -> None:
+        """It is told what was verified here in a sync, and reads it."""
+        self._passed[reader] = now + PASSED_SECONDS
+
+    def load(self, now: float) -> int:
+        """How many draw on the link, for whichever reason."""
+        self._passed = {reader: until for reader, until in self._passed.items() if now < until}
+        return self.count(now) + len(self._passed)
 
     def count(self, now: float) -> int:
-        """How many read."""
+        """How many joiners read."""
         self._until = {reader: until for reader, until in self._until.items() if now < until}
         return len(self._until)
 

@@ -43,10 +43,14 @@ def able(member: Member, protocol: str) -> bool:
 
 
 def plant(sync: Sync, suspects: Collection[str], previous: Mapping[Group, Tree]) -> None:
-    """Give members that have granted their parents, as the sync's plan wants it. previous: trees of the last sync."""
+    """Give members that have granted their parents, as the sync's plan wants it. previous: trees of the last sync.
+
+    One that lends to a joiner feeds nobody while others can, as a suspect: its link is in use.
+    """
     transfer = sync.plan.transfer
     if not transfer.relay.fanout:
         return
+    lending = {key for key, m in sync.members.items() if any(grant.lends for grant in m.grants.values())}
     for member in sync.live(MemberState.STAGING):
         if able(member, transfer.protocol):
             sync.trees.setdefault(group(member.engine), {})[member.engine.key] = None
@@ -56,7 +60,7 @@ def plant(sync: Sync, suspects: Collection[str], previous: Mapping[Group, Tree])
             [relay_tree.Place(key, sync.members[key].engine.near) for key in members],
             transfer.relay.fanout,
             sources=[source.near for source in sync.plan.sources if source.near],
-            suspects=suspects,
+            suspects={*suspects, *lending},
             previous=before if before is not None and _fits(before, transfer.relay.fanout) else None,
         )
         for key, parent in sync.trees[name].items():

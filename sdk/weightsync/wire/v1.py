@@ -292,7 +292,8 @@ class Way(WireRecord):
 class Grant(WireRecord):
     """One permission to fill one arena. ways: by writer key; a writer without one takes ``region``.
 
-    relays: the engine can pass on what it verifies, and read what another did, in place of being written to.
+    relays: the engine can pass on what it verifies, and read what another did, in place of being written to. lends:
+    a joiner reads what it serves.
     """
 
     grant: Hex32
@@ -300,6 +301,7 @@ class Grant(WireRecord):
     theirs: Capabilities
     ways: dict[str, Way] = Field(default_factory=dict)
     relays: bool = False
+    lends: bool = False
 
 
 class VoidRequest(WireRecord):
@@ -560,7 +562,8 @@ class ReadBackAnswer(WireRecord):
 class Held(WireRecord):
     """What a joiner may get. decided: None where nothing was decided, or none of it can be read here.
 
-    readers: that read here now, of at most ``most``; an agent that only knows what was decided lends nothing: 0.
+    readers: that read here now, joiners of at most ``most``, and engines that do so in a sync; an agent that only
+    knows what was decided lends nothing: 0.
     """
 
     uid: str

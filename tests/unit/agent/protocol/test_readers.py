@@ -3,7 +3,7 @@
 import pytest
 
 from weightsync.errors import Refused
-from weightsync_agent.protocol.readers import MOST, SECONDS, Readers
+from weightsync_agent.protocol.readers import MOST, PASSED_SECONDS, SECONDS, Readers
 
 
 def test_only_so_many_read_at_a_time() -> None:
@@ -17,6 +17,19 @@ def test_only_so_many_read_at_a_time() -> None:
     readers.end("r0")
     assert readers.admit("late", 1.0) == SECONDS
     assert readers.count(1.0) == MOST
+
+
+def test_engines_that_read_in_a_sync_are_told_and_take_nobodys_place() -> None:
+    """Joiners turn to engines that nobody reads from; where there is none they may read all the same."""
+    readers = Readers()
+    readers.passes("child", 0.0)
+    readers.passes("other", 0.0)
+    readers.admit("joiner", 1.0)
+    readers.passes("child", 4.0)
+    assert (readers.load(4.0), readers.count(4.0)) == (3, 1)
+    assert readers.load(PASSED_SECONDS) == 2
+    readers.admit("late", 5.0)
+    assert readers.load(4.0 + PASSED_SECONDS) == 2
 
 
 def test_a_reader_that_asks_again_keeps_its_place_and_a_silent_one_loses_it() -> None:

@@ -85,7 +85,7 @@ class World:
         assert self.machine.sync is not None
         return self.machine.sync.id
 
-    def begin(self, *, transport: str = "tcp") -> "World":
+    def begin(self, *, transport: str = "tcp", lending: tuple[str, ...] = ()) -> "World":
         self.number += 1
         request = PublishRequest(writer=WRITER, world_size=1, stage=0, stages=1, nonce=LINEAGE, sequence=self.number)
         programs = frozenset(t.rank.program for each in self.engines.values() for t in each.targets)
@@ -95,7 +95,7 @@ class World:
             for target in each.targets:
                 grant = Grant(
                     grant=grant_of(each.name, target.rank.rank), region=REGION, theirs=HERE, relays=self.relays,
-                    ways={WRITER.key: way},
+                    lends=each.name in lending, ways={WRITER.key: way},
                 )  # fmt: skip
                 self.feed(e.GrantGiven(self.sync, each.key, target, grant))
         return self
@@ -185,6 +185,18 @@ def test_to_the_end() -> None:
     by = {each.engine: [(r.source, r.engine) for r in each.routes] for each in ended.outcome.engines}
     assert by == {name: [(WRITER.key, "")] if fed[name] == "src" else [("", fed[name])] for name in NAMES}
     assert ended.outcome.nbytes == 500
+
+
+def test_one_that_lends_to_a_joiner_feeds_nobody() -> None:
+    """Whoever it fed before reads from another; without the joiner it would have fed again."""
+    world = five().begin()
+    first = world.fed()
+    feeder = next(by for by in first.values() if by != "src")
+    roots = [name for name, by in first.items() if by == "src"]
+    world.shard().written(*roots).relayed(*(name for name in NAMES if name not in roots)).commit()
+    fed = world.begin(lending=(feeder,)).fed()
+    assert sorted(fed) == list(NAMES)
+    assert feeder not in fed.values()
 
 
 def test_the_tree_stays() -> None:
