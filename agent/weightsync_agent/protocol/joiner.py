@@ -23,7 +23,7 @@ from weightsync_agent.protocol.table import Machine, Row
 
 BUSY_SECONDS = 0.5  # until holders that had no place are asked again, at most at first
 BUSY_LONGEST = 4.0  # where many wait, and what they read takes long
-BUSY_ROUNDS = 4  # that end so soon; then each pause is half as long again
+BUSY_SHARE = 0.1  # of the time that was waited by then: what a pause may cost of it
 
 
 class JoinerState(Enum):
@@ -154,12 +154,13 @@ class Told:
     message: str
 
 
-def busy_pause(reader: str, waits: int) -> float:
+def busy_pause(reader: str, waits: int, waited: float) -> float:
     """Seconds until holders are asked again, after so many rounds (>= 1) that found all of them busy.
 
-    Those who wait do not ask in step, and the longer they wait, the less often: hundreds may.
+    waited: seconds since the first of these rounds. Those who wait do not ask in step, and the longer they wait, the
+    less often: hundreds may.
     """
-    longest = min(BUSY_LONGEST, BUSY_SECONDS * 1.5 ** max(0, min(waits, 32) - BUSY_ROUNDS))
+    longest = min(BUSY_LONGEST, max(BUSY_SECONDS, BUSY_SHARE * waited))
     return float(longest * (0.5 + share(reader, str(waits)) / 2))
 
 
@@ -178,6 +179,7 @@ class Joiner(Machine[JoinerState]):
         self.busy = False  # a holder of this round had no place
         self.failures = 0
         self.waits = 0  # rounds in a row that found all holders busy
+        self.waiting_since = 0.0  # the first of them
         self.again_at = 0.0
 
     @property
@@ -226,7 +228,11 @@ class Joiner(Machine[JoinerState]):
         self.state, self.offer = JoinerState.RESTING, None
         self.failures += not self.busy
         self.waits = self.waits + 1 if self.busy else 0
-        self.again_at = now + (busy_pause(self.reader, self.waits) if self.busy else backoff(self.failures))
+        if self.waits == 1:
+            self.waiting_since = now
+        waited = now - self.waiting_since
+        pause = busy_pause(self.reader, self.waits, waited) if self.busy else backoff(self.failures)
+        self.again_at = now + pause
         return [Told(why)]
 
     def _unasked(self, event: AskFailed, now: float) -> list[object]:

@@ -152,14 +152,24 @@ def test_whoever_waits_for_a_place_still_hopes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waits", "longest"), [(1, 0.5), (4, 0.5), (5, 0.75), (8, 2.53125), (10, 4.0), (10_000, 4.0)], ids=str
+    ("waited", "longest"), [(0.0, 0.5), (5.0, 0.5), (12.0, 1.2), (40.0, 4.0), (10_000.0, 4.0)], ids=str
 )
-def test_whoever_waits_long_asks_less_often(waits: int, longest: float) -> None:
+def test_whoever_waits_long_asks_less_often(waited: float, longest: float) -> None:
     """And not in step with the others: between half of that and all of it."""
-    pauses = {j.busy_pause(f"reader-{n}", waits) for n in range(100)}
+    pauses = {j.busy_pause(f"reader-{n}", 3, waited) for n in range(100)}
     assert len(pauses) == 100
     assert longest / 2 <= min(pauses) < 0.55 * longest
     assert 0.95 * longest < max(pauses) <= longest
+
+
+def test_the_pause_grows_with_the_time_that_was_waited() -> None:
+    """From the first round that found all busy, however many rounds those were."""
+    machine = joiner(*LEASING)
+    for now, most in ((100.0, 0.5), (120.0, 2.0), (400.0, 4.0)):
+        machine.handle(j.NotLeased("full", busy=True), now)
+        assert most / 2 <= machine.again_at - now <= most
+        machine.handle(NEEDS, now + most)
+        machine.handle(LEASING[-1], now + most)
 
 
 def test_a_place_that_was_found_ends_the_waiting() -> None:
