@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import product
 
 
 class Victim(Enum):
@@ -143,6 +144,11 @@ PLACES: dict[Victim, dict[Phase, Place]] = {
 }
 
 
+def _wire_free(victim: Victim, phase: Phase) -> bool:
+    """The version lies sealed beside the engine: its next agent has all that it needs."""
+    return victim is Victim.TARGET_AGENT and phase in (Phase.APPLYING, Phase.COMMITTED)
+
+
 def processes() -> Iterator[Case]:
     """Every process, killed and stopped, at every phase that makes sense."""
     for victim, places in PLACES.items():
@@ -150,14 +156,13 @@ def processes() -> Iterator[Case]:
             for phase, place in places.items():
                 if kind is Kind.STOP_KILL and phase not in FOR_GOOD:
                     continue
-                wire_free = victim is Victim.TARGET_AGENT and phase in (Phase.APPLYING, Phase.COMMITTED)
                 yield Case(
                     id=f"{victim.value} is {kind.value} {phase.value}",
                     victim=victim,
                     kind=kind,
                     phase=phase,
                     place=place,
-                    wire_free=wire_free,
+                    wire_free=_wire_free(victim, phase),
                     others_unhurt=victim.of_engine,
                 )
 
@@ -177,7 +182,7 @@ def rolling() -> Iterator[Case]:
                 victim=victim,
                 kind=kind,
                 phase=phase,
-                wire_free=victim is Victim.TARGET_AGENT and phase is Phase.APPLYING,
+                wire_free=_wire_free(victim, phase),
             )
     yield Case("rolling: one of four engines is stopped for many publishes", Scenario.COPIED, Setting.ROLLING)
 
@@ -200,20 +205,19 @@ def relay() -> Iterator[Case]:
     """Whoever feeds others, or reads from another, is struck: those below it read on from somebody else."""
     feeder = (Phase.WRITING, Phase.VERIFIED, Phase.DECIDED, Phase.APPLYING)
     for part, phases in ((Part.FEEDER, feeder), (Part.READER, (Phase.RELAYING, Phase.DECIDED, Phase.APPLYING))):
-        for victim in (Victim.TARGET_AGENT, Victim.TARGET_WORKER, Victim.ENGINE):
-            for kind in (Kind.KILL, Kind.STOP):
-                for phase in phases:
-                    if victim is not Victim.TARGET_AGENT and phase not in phases[:1]:
-                        continue  # as in the world without a relay
-                    yield Case(
-                        id=f"relay: {victim.value} is {kind.value} {phase.value}, of {part.value}",
-                        setting=Setting.RELAY,
-                        victim=victim,
-                        kind=kind,
-                        phase=phase,
-                        wire_free=victim is Victim.TARGET_AGENT and phase is Phase.APPLYING,
-                        part=part,
-                    )
+        # Later phases of worker and engine are as in the world without a relay.
+        first = [(victim, phases[:1]) for victim in (Victim.TARGET_WORKER, Victim.ENGINE)]
+        for victim, chosen in [(Victim.TARGET_AGENT, phases), *first]:
+            for kind, phase in product((Kind.KILL, Kind.STOP), chosen):
+                yield Case(
+                    id=f"relay: {victim.value} is {kind.value} {phase.value}, of {part.value}",
+                    setting=Setting.RELAY,
+                    victim=victim,
+                    kind=kind,
+                    phase=phase,
+                    wire_free=_wire_free(victim, phase),
+                    part=part,
+                )
     yield Case("relay: one of four engines is stopped for many publishes", Scenario.COPIED, Setting.RELAY)
 
 

@@ -270,12 +270,13 @@ class MemberDriver:
         kept: list[tuple[int, str]] = []
         try:
             for rank, grant in request.grants.items():
+                target, held = self.targets[rank], grant
                 if request.commit is not None:
-                    kept.append((rank, await self.targets[rank].seal(request.commit)))
+                    held = await target.seal(request.commit)
                 else:
-                    await self.targets[rank].keep(grant)
-                    kept.append((rank, grant))
-                if self.targets[rank].granted(grant).machine.version != request.version or kept[-1] != (rank, grant):
+                    await target.keep(grant)
+                kept.append((rank, held))
+                if target.granted(grant).machine.version != request.version or held != grant:
                     raise Refused(
                         f"rank {rank}: grant {grant} is not sealed as {request.version.name}", reason="WrongVersion"
                     )

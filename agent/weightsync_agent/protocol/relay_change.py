@@ -8,7 +8,7 @@ Whether the result is as good as a tree made anew is the caller's question.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 Tree = Mapping[str, str | None]
 Rank = tuple[bool, bool, int, str]
@@ -26,6 +26,14 @@ def follow(
     change = _Change(previous, zone, fanout, sources, suspects)
     change.fill_places()
     return change.made if change.hang_rest() else None
+
+
+def upwards(tree: Tree, node: str) -> list[str]:
+    """The node, its parent, and so on, as far as the tree knows."""
+    found = [node]
+    while (above := tree.get(found[-1])) is not None:
+        found.append(above)
+    return found
 
 
 class _Change:
@@ -72,7 +80,7 @@ class _Change:
             orphans = [k for k in self._below[key] if k in self._zone and k not in self._left and k not in self.made]
             if parent in self._left or not orphans:
                 continue
-            filler = self._filler(self._zone[orphans[0]], self._upwards(parent))
+            filler = self._filler(self._zone[orphans[0]], upwards(self.made, parent) if parent is not None else ())
             if filler is None:
                 continue
             taken[key] = filler
@@ -81,15 +89,7 @@ class _Change:
                 if child != filler:
                     self.made[child] = filler
 
-    def _upwards(self, key: str | None) -> set[str]:
-        """It, and whoever feeds it, as far as that is known by now."""
-        found: set[str] = set()
-        while key is not None:
-            found.add(key)
-            key = self.made.get(key)
-        return found
-
-    def _filler(self, zone: str, above: set[str]) -> str | None:
+    def _filler(self, zone: str, above: Collection[str]) -> str | None:
         """Who came into that zone, else its deepest leaf; nobody that the place is fed by."""
         new = next((key for key in self._new if self._zone[key] == zone), None)
         if new is not None:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from weightsync_agent.protocol import relay_change
+from weightsync_agent.protocol.relay_change import upwards
 
 Tree = Mapping[str, str | None]  # an engine's key -> its parent's; None: a root, fed by the sources
 
@@ -74,12 +75,12 @@ def parents(tree: Tree, node: str, *, gone: Collection[str] = ()) -> list[str]:
     waiting = set(away)
     degree: dict[str, int] = defaultdict(int)
     for key, above in tree.items():
-        if any(k in away for k in _upwards(tree, key)):
+        if any(k in away for k in upwards(tree, key)):
             waiting.add(key)
         elif above is not None:
             degree[above] += 1
-    able = [key for key in tree if key not in waiting and key != node and node not in _upwards(tree, key)]
-    lineage = _upwards(tree, node)
+    able = [key for key in tree if key not in waiting and key != node and node not in upwards(tree, key)]
+    lineage = upwards(tree, node)
     steps = {key: level for level, key in enumerate(lineage)}
     able.sort(key=lambda key: (*_distance(tree, steps, key), key))
     if parent is None:
@@ -115,7 +116,7 @@ def children(tree: Tree, node: str) -> list[str]:
 
 def depth(tree: Tree) -> int:
     """How many hops the bytes make to the engine that is farthest from the sources."""
-    return max((len(_upwards(tree, key)) for key in tree), default=0)
+    return max((len(upwards(tree, key)) for key in tree), default=0)
 
 
 def crossings(tree: Tree, zone: Mapping[str, str], sources: Collection[str] = ()) -> int:
@@ -125,20 +126,12 @@ def crossings(tree: Tree, zone: Mapping[str, str], sources: Collection[str] = ()
     return len(tree) - len(within) - len(near)
 
 
-def _upwards(tree: Tree, node: str) -> list[str]:
-    """The node, its parent, and so on."""
-    found = [node]
-    while (above := tree[found[-1]]) is not None:
-        found.append(above)
-    return found
-
-
 def _distance(tree: Tree, steps: Mapping[str, int], key: str) -> tuple[int, int]:
     """How far up the nearest common ancestor is, and how far down from there; trees keep what is near together."""
-    for down, above in enumerate(_upwards(tree, key)):
+    for down, above in enumerate(upwards(tree, key)):
         if above in steps:
             return steps[above], down
-    return len(tree), len(_upwards(tree, key))
+    return len(tree), len(upwards(tree, key))
 
 
 class _Growing:
@@ -243,7 +236,7 @@ class _Growing:
         def rank(key: str | None) -> tuple[bool, bool, int, str]:
             if key is None:
                 return False, bool(self._sources) and place.zone not in self._sources, 0, ""
-            return key in suspects, self._zones[key] != place.zone, len(_upwards(self._parents, key)), key
+            return key in suspects, self._zones[key] != place.zone, len(upwards(self._parents, key)), key
 
         self._parents[place.key] = min(free, key=rank)
 

@@ -469,9 +469,9 @@ async def test_what_is_sealed_for_a_commit_is_nobody_elses_until_the_engine_has_
     world.engine.capabilities = late_capabilities  # type: ignore[method-assign]
     async with rank._lock:
         commit = asyncio.create_task(world.driver.commit(request))
-        await asyncio.sleep(0.01)
+        await until(lambda: len(rank._lock._waiters or ()) == 1)
         late = asyncio.create_task(world.driver.grant(ask.model_copy(update={"sync": "c/1/2", "number": 8})))
-        await asyncio.sleep(0.01)
+        await until(lambda: len(rank._lock._waiters or ()) == 2)
     await asyncio.wait_for(sealed.wait(), 10)
     assert world.state is LeaderState.FRESH
     assert world.driver.needs(0.0) == NeedsNothing("a sync begins, or its commit does")
