@@ -15,6 +15,7 @@ from tests import sharing
 from tools.cluster import light, node
 from tools.cluster.errors import ClusterError
 from tools.setup.errors import SetupError
+from tools.world.world import World
 
 ROOT = Path(__file__).resolve().parents[1]
 # Child processes of tests find the packages where pytest finds them.
@@ -47,6 +48,15 @@ def unavailable(reason: str) -> NoReturn:
     if in_ci():
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure in a world that outlives the test comes with what its processes said: their logs are removed."""
+    result: Any = yield
+    report = result.get_result()
+    if report.failed:
+        report.sections += [(f"world {world.folder.name}", world.tails()) for world in World.running]
 
 
 @pytest.fixture(scope="session")

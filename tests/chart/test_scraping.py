@@ -14,8 +14,8 @@ from tests.build.questions import Prometheus
 from tests.conftest import unavailable
 from tools.setup import prometheus
 from tools.setup.errors import SetupError
+from tools.world.ports import Ports
 from tools.world.processes import Child, wait
-from tools.world.world import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (
@@ -57,7 +57,8 @@ def pods(chart: Helm) -> list[Json]:
 @pytest.fixture(scope="module")
 def found(chart: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that was told of those pods. Nothing answers at their addresses: it says that, too."""
-    folder, address = tmp_path_factory.mktemp("scraping"), f"127.0.0.1:{free_port()}"
+    folder, ports = tmp_path_factory.mktemp("scraping"), Ports()
+    address = f"127.0.0.1:{ports.take()}"
     try:
         program = prometheus.programs()["prometheus"]
     except SetupError as error:
@@ -73,6 +74,7 @@ def found(chart: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pro
     wait("Prometheus", asked.ready, 30, [child])
     yield asked
     child.stop()
+    ports.close()
 
 
 def test_operators_and_agents_are_scraped_and_nothing_else(found: Prometheus) -> None:

@@ -9,7 +9,7 @@ import pytest
 from reference.checkpoint import write_checkpoint
 from rl.policy import CONFIG, first_state
 from tools.world.processes import Child, python, wait
-from tools.world.world import World, free_port
+from tools.world.world import World
 from weightsync import names
 
 pytestmark = [pytest.mark.mooncake, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,7 +29,7 @@ def test_two_ranks_train_publish_and_find_every_answer_right() -> None:
         write_checkpoint(world.folder / "model", CONFIG, first_state())
         trainers = [world.trainer(f"trainer-{rank}") for rank in range(2)]
         engine = world.engine("engine-0", world.folder / "model")
-        port = str(free_port())
+        port = str(world.ports.take())
         ranks = []
         for rank, pod in enumerate(trainers):
             command = python(

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from tests.unit.agent.drivers.test_engine_driver import Engine, program
+from tools.world.ports import Ports
 from weightsync.announcement import SourceRank, TargetRank
 from weightsync.digests import BucketDigest
 from weightsync.plan import Engine as PlannedEngine
@@ -117,9 +118,8 @@ class Running:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         structlog.configure(processors=[self._note], wrapper_class=structlog.BoundLogger)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self._ports = Ports()
+        self.port = self._ports.take()
         secret = folder / "secret"
         secret.touch(mode=0o600)
         secret.write_text(SECRET)
@@ -244,6 +244,7 @@ class Running:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(HANG)
         self._loop.close()
+        self._ports.close()
         structlog.reset_defaults()
 
     async def _stop(self) -> None:

@@ -3,7 +3,6 @@
 import json
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import urllib.error
@@ -11,12 +10,13 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
 
 from tools.world.network import Network
 from tools.world.pod import HOST, Pod
+from tools.world.ports import Ports
 from tools.world.processes import Child, WorldError, python, wait
 from weightsync import names
 from weightsync.plan import Plan, PlanFile
@@ -24,23 +24,6 @@ from weightsync.report import Report
 from weightsync.wire.v1 import AgentStatus
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where a pod's memory-backed volume lies on this machine
-
-
-# Below the range from which the kernel gives ports to outgoing connections: between our look and the bind it could
-# give one of those away. And above Mooncake's.
-PORTS = range(18000, 30000)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    for number in secrets.SystemRandom().sample(PORTS, len(PORTS)):
-        with socket.socket() as found:
-            try:
-                found.bind((HOST, number))
-            except OSError:
-                continue
-            return number
-    raise WorldError(f"no port of {PORTS.start} to {PORTS.stop} is free")
 
 
 class World:
@@ -51,6 +34,7 @@ class World:
     """
 
     start_seconds = 60.0  # until an agent has prepared its pod's volume
+    running: ClassVar[list["World"]] = []  # of this process, from with to its end: for who reports a failure
 
     def __init__(
         self,
@@ -63,6 +47,7 @@ class World:
         base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="weightsync-world-", dir=base))
         self.pods: dict[str, Pod] = {}
+        self.ports = Ports()
         self.secret = secrets.token_hex(16)
         self._plan_fields = plan or {}
         self._agent_environment = agent_environment or {}
@@ -95,14 +80,14 @@ class World:
 
         volume_bytes: the volume is a file system of that size (as root).
         """
-        port = free_port()
+        port = self.ports.take()
         pod = self._add(name, "engine", environment, engine_port=port, volume_bytes=volume_bytes)
         self._start_engine(pod, model, flags)
         return pod
 
     def engine_of_pods(self, name: str, model: Path, nodes: int, *flags: str) -> list[Pod]:
         """One engine of ``nodes`` pods, the leader's first: their processes meet before the first answers."""
-        meeting = free_port()
+        meeting = self.ports.take()
         return [self.node_of(name, model, node, nodes, meeting, *flags) for node in range(nodes)]
 
     def node_of(self, name: str, model: Path, node: int, nodes: int, meeting: int, *flags: str, uid: str = "") -> Pod:
@@ -111,7 +96,7 @@ class World:
         environment = {"WEIGHTSYNC_NODE_RANK": str(node)}
         if leader is not None:
             environment["WEIGHTSYNC_LEADER"] = leader.address
-        pod = self._add(own, "engine", environment, engine_port=free_port(), uid=uid, group=name)
+        pod = self._add(own, "engine", environment, engine_port=self.ports.take(), uid=uid, group=name)
         host = leader.host if leader is not None else pod.host
         place = ("--nnodes", str(nodes), "--node-rank", str(node), "--dist-init-addr", f"{host}:{meeting}")
         self._start_engine(pod, model, (*place, *flags))
@@ -159,7 +144,7 @@ class World:
             self._mounted.append(volume)
         here = self._network.join(name) if self._network is not None else None
         host, prefix = (here.address, here.prefix) if here is not None else (HOST, ())
-        port = port or free_port()
+        port = port or self.ports.take()
         uid, identity = self._register(name, role, uid or name)
         settings = {
             "WEIGHTSYNC_ROLE": role,
@@ -320,7 +305,8 @@ class World:
         return AgentStatus.model_validate(self.call(pod, "/v1/status"))
 
     def wait_for_version(self, pod: Pod, version: str, seconds: float = 30.0) -> None:
-        """Until the agent says that its engine serves ``version`` and its gate is open."""
+        """Until the agent says that its engine serves ``version`` and its gate is open. Raises WorldError when one of
+        the pod's processes has ended."""
 
         def serves() -> bool:
             try:
@@ -329,7 +315,7 @@ class World:
                 return False
             return status.version == version and status.gate
 
-        wait(f"{pod.name} serving {version}", serves, seconds)
+        wait(f"{pod.name} serving {version}", serves, seconds, pod.children)
 
     # --- the end ---
 
@@ -340,15 +326,22 @@ class World:
             child.stop(seconds=5.0)
         for volume in list(self._mounted):
             self._unmount(volume)
+        self.ports.close()
         shutil.rmtree(self.folder)
 
+    def tails(self, lines: int = 40) -> str:
+        """The last lines of every process's log."""
+        children = [self.planner, *(child for pod in self.pods.values() for child in pod.children)]
+        return "\n".join(f"--- {child.name}\n{child.tail(lines)}" for child in children)
+
     def __enter__(self) -> Self:
+        self.running.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            for child in [self.planner, *(child for pod in self.pods.values() for child in pod.children)]:
-                print(f"--- {child.name}\n{child.tail(40)}")
+            print(self.tails())
+        self.running.remove(self)
         self.close()

@@ -1,7 +1,6 @@
 """A whole agent, wired as in a cluster, between a real API server and callers with real tokens."""
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.fuzz.test_http import ENGINE_BODIES
 from tests.integration.agent_periphery.test_from_slices import ROLLOUT, Operator, crds
+from tools.world.ports import Ports
 from weightsync import names
 from weightsync_agent import app
 from weightsync_agent.settings import Settings
@@ -18,22 +18,17 @@ __all__ = ["crds"]
 pytestmark = pytest.mark.apiserver
 
 
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 async def test_an_engines_agent_obeys_whom_the_head_names_and_whose_token_proves_it(
-    space: Any, crds: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    space: Any, crds: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """The coordinator gets as far as the engine, which is not there; everybody else is refused before that."""
     pod, trainer, stranger = space.pod("rollout-0", ROLLOUT), space.pod("trainer-0"), space.pod("trainer-9")
     Operator(space).head(term=1, coordinator=trainer.uid)
     (tmp_path / "token").write_text(space.token(pod, names.AUDIENCE))
     monkeypatch.setenv("KUBECONFIG", str(space.kubeconfig(pod)))
-    port = free_port()
+    ports = Ports()
+    request.addfinalizer(ports.close)
+    port = ports.take()
     settings = Settings.from_environment(
         role="engine", pod_name=pod.name, pod_namespace=pod.namespace, pod_uid=pod.uid, pod_ip="127.0.0.1",
         directory=tmp_path / "volume", token_file=tmp_path / "token", port=port, bind="127.0.0.1",

@@ -23,7 +23,6 @@ from tools.setup import prometheus
 from tools.setup.errors import SetupError
 from tools.world.cluster import CRDS, NAME, OURS, ApiServer, ClusterWorld
 from tools.world.processes import Child, wait
-from tools.world.world import free_port
 from weightsync import Publisher, names
 
 SCRAPE_SECONDS = 2
@@ -159,7 +158,7 @@ def _name_targets(world: ClusterWorld, folder: Path) -> None:
 
 def _prometheus(world: ClusterWorld, program: Path, folder: Path) -> tuple[Scraped, Child]:
     """Scrapes operator and agents, with the labels that a PodMonitor gives."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{world.ports.take()}"
     found = OPERATORS_OWN.search(world.operator.log.read_text())
     assert found is not None, world.operator.tail()
     _name_targets(world, folder)
