@@ -153,9 +153,9 @@ class RouteWrites:
         runs = [Bucket(offset=b.offset, nbytes=b.nbytes) for b in call.left.values()]
         written = worker.write(self._arena, runs, self._planned.region, stall_seconds=self._stall, stop=call.stop)
         async for bucket in written:
+            await failpoints.reach("source", "writing")  # before it counts: else the other lanes could end the route
             del call.left[bucket.offset]
             self.told(r.Written((bucket.offset,)))
-            await failpoints.reach("source", "writing")
 
     async def _worker(self, call: Call) -> TransferWorker:
         """The lane's worker; its start may last, and is not waited for by a call that is stopped."""
