@@ -33,6 +33,7 @@ from tools.report.writing import write
 from weightsync.arena import Arena
 from weightsync.buckets import bucket_size, cut
 from weightsync.convert.replay import Replayer
+from weightsync.cores import usable_cores
 from weightsync.measures import Measure
 from weightsync.testing.programs import plain_program
 from weightsync.units import format_bytes, parse_bytes
@@ -54,7 +55,7 @@ class Contiguous:
         # Memory of its own for each: one tensor again and again would be read from the cache.
         self._state = {name: torch.full(TENSOR, 1.5, dtype=torch.bfloat16) for name in names}
         view = memoryview(self._arena)
-        buckets = cut([(0, self.nbytes)], bucket_size(self.nbytes, 512 << 20))
+        buckets = cut([(0, self.nbytes)], bucket_size(self.nbytes, 512 << 20, usable_cores()))
         self._bare = Replayer(self.program, view, names)
         self._digesting = Replayer(self.program, view, names, buckets)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._arena))
@@ -173,7 +174,7 @@ async def _workers(stack: AsyncExitStack, nbytes: int, settings: TransferSetting
     )
     for arena in (source, target):
         arena.prefault([(0, nbytes)])
-    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20))
+    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20, usable_cores()))
     return await Workers.start(settings, memoryview(tensor), source, target, buckets)
 
 

@@ -14,7 +14,7 @@ from typing import Self
 from weightsync import cores
 from weightsync.arena import Arena
 from weightsync.buckets import Bucket
-from weightsync.convert.digesting import STEP, BucketDigester
+from weightsync.convert.digesting import STEP, BucketDigester, step_of
 from weightsync.convert.fill import BucketIndex
 from weightsync.digests import digest_bytes
 from weightsync.wire.v1 import Region
@@ -45,7 +45,9 @@ class Workers:
         self._region = region
         self._buckets = buckets
         self._digests: dict[int, str] = {}
-        self._filling = asyncio.Semaphore(cores.fill_threads(None))
+        threads = cores.fill_threads(None)
+        self._filling = asyncio.Semaphore(threads)
+        self._step = step_of(threads)
 
     @classmethod
     async def start(
@@ -96,7 +98,7 @@ class Workers:
     def _fill(self, bucket: Bucket) -> str:
         """Copy a bucket from tensor to arena; its digest, taken on the way, by what does it for a trainer."""
         start, stop = bucket.offset, bucket.offset + bucket.nbytes
-        digester = BucketDigester(BucketIndex([bucket]), [(start, stop)], self._from.view)
+        digester = BucketDigester(BucketIndex([bucket]), [(start, stop)], self._from.view, self._step)
         digester.copy(start, stop, self._move)
         return digester.digest(0)
 

@@ -19,6 +19,8 @@ from weightsync_agent.protocol import source_events as s
 
 log = structlog.get_logger(__name__)
 
+RECEIPTS = 3  # requests under way at a time: the target checks while the next are on their way
+
 
 @dataclass(frozen=True)
 class RouteTask:
@@ -44,7 +46,7 @@ class RouteRunner:
         self._over = over
         self._events: asyncio.Queue[object] = asyncio.Queue()
         self._to_receipt: list[r.Receipt] = []
-        self._receipting: asyncio.Task[None] | None = None
+        self._receipting: set[asyncio.Task[None]] = set()
         self._began = time.monotonic()
         writes.told = self.feed
 
@@ -95,8 +97,8 @@ class RouteRunner:
             log.info("route ended", engine=planned.engine, rank=planned.rank, reason=end.reason, nbytes=end.nbytes)
             await self._task.report(end)
         finally:
-            if self._receipting is not None:
-                await self._receipting
+            while self._receipting:
+                await asyncio.wait(self._receipting)
 
     async def _watch(self) -> None:
         """Look at the target before there is a bucket to write: a dead one costs its engine no deadline."""
@@ -148,28 +150,40 @@ class RouteRunner:
 
     def _receipt(self, receipt: r.Receipt) -> None:
         self._to_receipt.append(receipt)
-        if self._receipting is None or self._receipting.done():
-            self._receipting = asyncio.create_task(self._send_receipts())
+        self._send_receipts()
 
-    async def _send_receipts(self) -> None:
-        """One request at a time; what comes meanwhile goes together in the next."""
-        planned = self._task.planned
-        while self._to_receipt:
+    def _send_receipts(self) -> None:
+        """A few requests at a time; what comes meanwhile goes together in the next. The one that closes our part
+        waits for all before it: the target takes none after it."""
+        while self._to_receipt and len(self._receipting) < RECEIPTS:
+            if self._receipting and any(receipt.last for receipt in self._to_receipt):
+                return
             batch, self._to_receipt = self._to_receipt, []
-            try:
-                answer = await self._client.persist(
-                    planned.address, "/v1/receipts", ReceiptsAnswer, self._receipts(batch),
-                    seconds=self._task.order.stall_seconds,
-                )  # fmt: skip
-            except PeerError as error:
-                log.info("receipt unanswered", engine=planned.engine, why=str(error))
-                self.feed(r.ReceiptBroke(error.reason, str(error)))
-            except Exception as error:  # without an event the route would wait for its answer for ever
-                log.exception("a receipt failed", engine=planned.engine)
-                reason = error.reason if isinstance(error, WeightSyncError) else UNEXPECTED
-                self.feed(r.ReceiptBroke(reason, str(error)))
-            else:
-                self.feed(r.Checked(answer.verified, answer.unequal))
+            request = asyncio.create_task(self._send_receipt(batch))
+            self._receipting.add(request)
+            request.add_done_callback(self._receipted)
+
+    def _receipted(self, request: asyncio.Task[None]) -> None:
+        self._receipting.discard(request)
+        if not request.cancelled():
+            self._send_receipts()
+
+    async def _send_receipt(self, batch: list[r.Receipt]) -> None:
+        planned = self._task.planned
+        try:
+            answer = await self._client.persist(
+                planned.address, "/v1/receipts", ReceiptsAnswer, self._receipts(batch),
+                seconds=self._task.order.stall_seconds,
+            )  # fmt: skip
+        except PeerError as error:
+            log.info("receipt unanswered", engine=planned.engine, why=str(error))
+            self.feed(r.ReceiptBroke(error.reason, str(error)))
+        except Exception as error:  # without an event the route would wait for its answer for ever
+            log.exception("a receipt failed", engine=planned.engine)
+            reason = error.reason if isinstance(error, WeightSyncError) else UNEXPECTED
+            self.feed(r.ReceiptBroke(reason, str(error)))
+        else:
+            self.feed(r.Checked(answer.verified, answer.unequal))
 
     def _receipts(self, batch: list[r.Receipt]) -> Receipts:
         task, planned = self._task, self._task.planned

@@ -74,7 +74,7 @@ class TransferSettings:
     0.3.14 on; 0.3.13 has one thread). lanes: connections to one peer. piece_bytes: a bucket is written in pieces
     of at most this. peer_pieces, peer_bytes: outstanding to one peer at a time, at most: pieces and what is
     outstanding begin smaller and grow while the peer takes them fast (pace.py). digest_threads: 0 is one per core,
-    at most 4. transport: this one and no other; a worker that cannot have it does not start.
+    at most 8. transport: this one and no other; a worker that cannot have it does not start.
     """
 
     io_threads: int = 4

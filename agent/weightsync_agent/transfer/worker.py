@@ -19,6 +19,7 @@ from typing import Any
 import xxhash
 from mooncake.engine import TransferEngine
 
+from weightsync.cores import usable_cores
 from weightsync.errors import TransferError
 from weightsync_agent import failpoints
 from weightsync_agent.transfer.codes import check
@@ -30,6 +31,7 @@ from weightsync_agent.transfer.window import Window
 from weightsync_agent.transfer.write import Pump, Write
 
 _PR_SET_PDEATHSIG = 1
+DIGESTING = 8  # threads at most: what has landed last waits for nothing else, and each reads about 6 GB/s
 
 
 class Worker:
@@ -43,7 +45,7 @@ class Worker:
         self._reader = Reader(engine, options["piece_bytes"])
         window = Window(options["peer_pieces"], options["peer_bytes"], options["piece_bytes"])
         self._pump = Pump(engine, window, self.send, poll_seconds=options["poll_seconds"])
-        self._hashing = ThreadPoolExecutor(options["digest_threads"] or min(4, os.cpu_count() or 1), "digest")
+        self._hashing = ThreadPoolExecutor(options["digest_threads"] or min(DIGESTING, usable_cores()), "digest")
 
     def send(self, message: Message) -> None:
         """From any thread. A supervisor that is gone ends the process."""

@@ -13,6 +13,15 @@ from weightsync.buckets import Extent
 from weightsync.convert.fill import BucketIndex
 
 STEP = 256 * 1024  # bytes copied before they are digested: well inside a core's second-level cache
+# With more threads each step's turn at the interpreter costs more than the cache saves: eight threads gained nothing
+# over four in small steps. These lie in the cache that the cores share.
+STEP_OF_MANY = 4 << 20
+MANY = 4  # threads
+
+
+def step_of(threads: int) -> int:
+    """Bytes of a step where so many threads copy at a time."""
+    return STEP_OF_MANY if threads >= MANY else STEP
 
 
 class _Prefix:
@@ -26,13 +35,14 @@ class _Prefix:
 class BucketDigester:
     """Follows the copies of one publish. needed: the payload's extents that any tensor fills, sorted; the rest of a
     bucket is padding, which is zero always and digested as soon as it is reached. Threads may use it at once, each
-    for buckets of its own."""
+    for buckets of its own. step: bytes that are copied before they are digested."""
 
-    def __init__(self, index: BucketIndex, needed: Sequence[Extent], view: memoryview) -> None:
+    def __init__(self, index: BucketIndex, needed: Sequence[Extent], view: memoryview, step: int = STEP) -> None:
         self._index = index
         self._starts = [start for start, _ in needed]
         self._ends = [stop for _, stop in needed]
         self._view = view
+        self._step = step
         self._prefixes: dict[int, _Prefix] = {}
 
     def begin(self) -> None:
@@ -89,9 +99,9 @@ class BucketDigester:
 
     def _behind(self, prefix: _Prefix, start: int, stop: int, move: Callable[[int, int], object]) -> None:
         # Thousands of steps a GiB: nothing is looked up in the loop, which is a tenth of its time if it is.
-        update, view = prefix.total.update, self._view
-        for at in range(start, stop, STEP):
-            end = min(at + STEP, stop)
+        update, view, step = prefix.total.update, self._view, self._step
+        for at in range(start, stop, step):
+            end = min(at + step, stop)
             move(at, end)
             with view[at:end] as moved:
                 update(moved)

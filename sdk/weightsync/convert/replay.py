@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from weightsync.buckets import Bucket, Extent, merge, needed
-from weightsync.convert.digesting import BucketDigester
+from weightsync.convert.digesting import BucketDigester, step_of
 from weightsync.convert.fallback import Build, Fallback
 from weightsync.convert.fill import BucketIndex, portions
 from weightsync.convert.given import check
@@ -76,7 +76,8 @@ class Replayer:
         if strange := sorted(self.owned - {tensor.name for tensor in program.tensors}):
             raise InputError(f"the owned tensor {strange[0]} is not in the copy program of rank {program.rank}")
         self._index = BucketIndex(buckets)
-        self._digests = BucketDigester(self._index, needed(program), view)
+        step = step_of(threads.count if threads is not None else 1)
+        self._digests = BucketDigester(self._index, needed(program), view, step)
         with torch.inference_mode(False):  # views made inside that mode could not be written outside it
             self._views = Views(view)
             self._tasks = {tensor.name: self._prepare(tensor) for tensor in program.tensors}

@@ -37,10 +37,10 @@ def test_usable_cores(files: dict[str, str], expected: int, tmp_path: Path, monk
 
 @pytest.mark.parametrize(
     ("given_cores", "ranks", "expected"),
-    [(1, 1, 1), (2, 1, 1), (3, 1, 2), (4, 1, 3), (16, 1, 8), (192, 8, 8), (16, 8, 1), (32, 8, 3), (4, 8, 1)],
+    [(1, 1, 1), (2, 1, 1), (3, 1, 2), (4, 1, 3), (16, 1, 6), (192, 8, 6), (16, 8, 1), (32, 8, 3), (4, 8, 1)],
 )
 def test_each_rank_takes_its_share_but_one(given_cores: int, ranks: int, expected: int) -> None:
-    """One thread where two cores or fewer are there for a rank; never more than eight."""
+    """One thread where two cores or fewer are there for a rank; never more than six."""
     assert cores.derived(given_cores, ranks) == expected
 
 
@@ -50,7 +50,7 @@ def test_each_rank_takes_its_share_but_one(given_cores: int, ranks: int, expecte
         pytest.param(5, {"WEIGHTSYNC_FILL_THREADS": "2"}, 5, id="the argument wins"),
         pytest.param(None, {"WEIGHTSYNC_FILL_THREADS": "2", "LOCAL_WORLD_SIZE": "8"}, 2, id="the variable is next"),
         pytest.param(None, {"LOCAL_WORLD_SIZE": "4"}, 3, id="torchrun's ranks share the cores"),
-        pytest.param(None, {"LOCAL_WORLD_SIZE": "many", "WEIGHTSYNC_FILL_THREADS": ""}, 8, id="nothing is known"),
+        pytest.param(None, {"LOCAL_WORLD_SIZE": "many", "WEIGHTSYNC_FILL_THREADS": ""}, 6, id="nothing is known"),
     ],
 )  # fmt: skip
 def test_what_was_asked_for_wins(

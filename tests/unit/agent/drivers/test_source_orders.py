@@ -9,6 +9,7 @@ import pytest
 from weightsync.errors import InputError, Refused
 from weightsync.wire import local
 from weightsync.wire.v1 import OrderEnd, PublishAnswer, PublishOutcome
+from weightsync_agent.drivers.route_runner import RECEIPTS
 from weightsync_agent.peers.client import Unreachable
 
 Run = Callable[..., Any]
@@ -88,6 +89,38 @@ def test_a_failed_route_is_reported_before_its_last_receipt_is_answered(world: R
         await w.source.order(w.order(1))
         await asyncio.sleep(5)
         assert [(end.verified, end.reason) for end in w.client.paths("/v1/routes")] == [(False, "Unreachable")]
+        await w.source.close()
+
+    in_virtual_time(main())
+
+
+def test_receipts_overlap_and_the_last_waits_for_all(world: Run, in_virtual_time: Run) -> None:
+    """While the target checks what landed first, it is asked for the next; what closes our part comes alone."""
+
+    async def main() -> None:
+        w = world()
+        plain = w.client.persist
+        under_way: list[Any] = []
+        together: list[int] = []
+
+        async def persist(address: str, path: str, kind: type, body: Any = None, *, seconds: float) -> Any:
+            if path != "/v1/receipts":
+                return await plain(address, path, kind, body, seconds=seconds)
+            under_way.append(body)
+            together.append(len(under_way))
+            assert not body.last or under_way == [body]
+            await asyncio.sleep(1.0)  # longer than a bucket is written
+            under_way.remove(body)
+            return await plain(address, path, kind, body, seconds=seconds)
+
+        w.client.persist = persist
+        await w.publish(1)
+        await w.source.order(w.order(1))
+        await asyncio.sleep(10)
+        receipts = w.client.paths("/v1/receipts")
+        assert [receipt.last for receipt in receipts] == [False] * (len(receipts) - 1) + [True]
+        assert max(together) == min(RECEIPTS, len(receipts) - 1) > 1
+        assert w.client.paths("/v1/routes")[-1].verified
         await w.source.close()
 
     in_virtual_time(main())

@@ -3,7 +3,6 @@
 import pytest
 
 from weightsync.buckets import Bucket, Extent
-from weightsync.convert import digesting
 from weightsync.convert.digesting import BucketDigester
 from weightsync.convert.fill import BucketIndex
 from weightsync.digests import digest_bytes
@@ -19,7 +18,7 @@ class Copies:
     def __init__(self, needed: list[Extent]) -> None:
         self.payload = bytearray(100)
         self.moves: list[Extent] = []
-        self.digester = BucketDigester(BucketIndex(BUCKETS), needed, memoryview(self.payload))
+        self.digester = BucketDigester(BucketIndex(BUCKETS), needed, memoryview(self.payload), step=16)
 
     def copy(self, start: int, stop: int) -> list[Extent]:
         """The moves of one copy."""
@@ -38,11 +37,6 @@ class Copies:
             end = bucket.offset + bucket.nbytes
             assert digest in ("", digest_bytes(bytes(self.payload[bucket.offset : end])))
         return [bool(digest) for digest in found]
-
-
-@pytest.fixture(autouse=True)
-def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digesting, "STEP", 16)
 
 
 @pytest.mark.parametrize(
