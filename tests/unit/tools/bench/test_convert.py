@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from tools.bench import convert
 from tools.bench.convert import Contiguous, pairs, publishes
 from tools.bench.filling import Fills, bound, filling
 from tools.bench.processor import processor_seconds
@@ -46,13 +47,22 @@ def test_processor_seconds_count_this_process() -> None:
     assert processor_seconds(os.getpid()) > before
 
 
-async def test_a_small_publish_gives_all_lines() -> None:
-    """Between two real workers: with digests and without, what they cost at least, and each part alone."""
+@pytest.mark.parametrize(("cores", "bounds"), [(2, (None, 1.15)), (16, (1.15, None))])
+async def test_a_small_publish_gives_all_lines(
+    cores: int, bounds: tuple[float | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two real workers: with digests and without, what they cost at least, and each part alone. The bound is
+    on elapsed time where cores are free for digests."""
+    monkeypatch.setattr(convert, "usable_cores", lambda: cores)
     found = await publishes(8 << 20, 1, TransferSettings())
-    names = ["digests on over off", "digests on over off, at least", "pipelined over the longest part"]
+    names = [
+        "digests on over off", "digests on over off, processor seconds",
+        "digests on over off, processor seconds, at least", "pipelined over the longest part",
+    ]  # fmt: skip
     assert [m.name for m in found] == names
     assert all(m.value > 0 for m in found)
-    assert found[1].value > 1
+    assert found[2].value > 1
+    assert tuple(m.bound for m in found[:2]) == bounds
 
 
 @pytest.mark.parametrize(("cores", "most"), [(2, None), (3, None), (4, 0.8), (7, 0.8), (8, 0.5), (64, 0.5)])
