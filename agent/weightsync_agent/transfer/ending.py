@@ -13,7 +13,9 @@ from weightsync_agent.transfer.write import DROPPED, HALTED
 
 STUCK = "WorkerStuck"
 STOPPED = "Stopped"
-GONE_SECONDS = 1.0
+# Other engines wait for a route that took a stall timeout already. Who cannot be asked that soon counts as not gone:
+# then the target fences, which costs it a worker and what was written so far.
+GONE_SECONDS = 0.25
 
 
 def held(worker: str, stuck: str, fenced: str) -> str:
