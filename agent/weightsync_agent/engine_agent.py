@@ -14,6 +14,7 @@ from weightsync.wire.v1 import (
     Lease,
     LeaseEnd,
     LeaseRequest,
+    MoreRequest,
     PassAnswer,
     PassRequest,
     QuietAnswer,
@@ -177,6 +178,10 @@ class EngineAgent:
             own(caller, body.reader)
             return await holding.lease(body)
 
+        async def more(caller: Caller, body: MoreRequest) -> PassAnswer:
+            own(caller, body.reader)
+            return await holding.more(body)
+
         async def end(caller: Caller, body: LeaseEnd) -> Accepted:
             own(caller, body.reader)
             return await holding.end(body)
@@ -184,6 +189,7 @@ class EngineAgent:
         return [
             web.get("/v1/held", answers(verifier, held)),
             web.post("/v1/leases", accepts(LeaseRequest, verifier, lease)),
+            web.post("/v1/leases/more", accepts(MoreRequest, verifier, more)),
             web.post("/v1/leases/end", accepts(LeaseEnd, verifier, end)),
         ]
 

@@ -85,7 +85,8 @@ class Coordination:
         if sealed is None:
             return v1.Held(uid=self.machine.uid)
         decided = v1.Decided(version=sealed.version, label=sealed.label, term=sealed.term, programs=sealed.roots)
-        return v1.Held(uid=self.machine.uid, decided=decided)
+        begins, feeders = self.machine.begins, self.machine.feeders
+        return v1.Held(uid=self.machine.uid, decided=decided, begins=begins, feeders=feeders)
 
     def publishes(self, request: v1.PublishRequest) -> Work:
         """A rank called publish()."""

@@ -6,19 +6,23 @@ process lives: also when the call that asked for it has failed or was given up.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from tools.simulate.clock import Cancelled, Future, Task, TimedOut, Work
 from tools.simulate.memory import RUBBISH, number_of
 from tools.simulate.rank_target import DIGEST, WIRE_CAPABILITIES, RankTarget, TargetArena
 from tools.simulate.transfer import LATE, WIRE
+from weightsync.digests import BucketDigest
 from weightsync.errors import PeerError, Refused, TransferError, WeightSyncError
 from weightsync.plan import Plan
 from weightsync.version import Version
 from weightsync.wire import v1
 from weightsync_agent.drivers.joining import FAILED, SILENT
+from weightsync_agent.drivers.pull import SHARE
+from weightsync_agent.drivers.reading import Told
 from weightsync_agent.protocol import joiner as j
-from weightsync_agent.protocol.holders import Offer
+from weightsync_agent.protocol.holders import Offer, offers_of
 from weightsync_agent.protocol.readers import Readers
 
 if TYPE_CHECKING:
@@ -111,32 +115,71 @@ class Holding:
             return False
         return bool(targets) and all(target.lendable(version) is not None for target in targets)
 
+    def growing(self) -> v1.Lease | None:
+        """The lease under which every rank reads by now."""
+        lease, targets = self.agent.joining.machine.grows, self.agent.targets.values()
+        if lease is None or not targets or self.agent.pod.nodes > 1:
+            return None
+        return lease if all(target.growing(lease.decided.version) is not None for target in targets) else None
+
     def held(self) -> v1.Held:
         """For GET /v1/held."""
-        decided, now = self.agent.decided, self.agent.loop.now
-        if decided is None or not self.whole(decided.version):
+        decided, growing, now = self.agent.decided, self.growing(), self.agent.loop.now
+        if decided is not None and not self.whole(decided.version):
+            decided = None
+        if decided is None and growing is None:
             return v1.Held(uid=self.agent.pod.uid)
-        return v1.Held(
+        held = v1.Held(
             uid=self.agent.pod.uid, decided=decided, readers=self.readers.load(now), most=self.readers.most
         )
+        if growing is None:
+            return held
+        return held.model_copy(update={"grows": growing.decided, "behind": growing.behind + 1})
 
     def lease(self, request: v1.LeaseRequest) -> v1.Lease:
         """Let it read."""
-        decided = self.agent.decided
-        if decided is None or decided.version != request.version or not self.whole(request.version):
+        decided, growing = self.agent.decided, self.growing()
+        whole = decided is not None and decided.version == request.version and self.whole(request.version)
+        if not whole and (growing is None or growing.decided.version != request.version):
             self.readers.end(request.reader)
             raise Refused("not held here", reason="NotHeld", status=404)
         if {rank: target.program for rank, target in self.agent.targets.items()} != request.programs:
             raise Refused("other ranks", reason="LayoutMismatch")
+        seconds = self.readers.admit(request.reader, self.agent.loop.now)
+        if whole and decided is not None:
+            ranks = self._ranks(request.version)
+            return v1.Lease(uid=self.agent.pod.uid, decided=decided, seconds=seconds, ranks=ranks)
+        assert growing is not None  # noqa: S101 - or it was refused
+        ranks, behind = self._growing_ranks(growing), growing.behind + 1
+        return v1.Lease(uid=self.agent.pod.uid, decided=growing.decided, seconds=seconds, ranks=ranks, behind=behind)
+
+    def _ranks(self, version: Version) -> tuple[v1.HeldRank, ...]:
         ranks = []
         for rank, target in sorted(self.agent.targets.items()):
-            arena = target.lendable(request.version)
+            arena = target.lendable(version)
             assert arena is not None  # noqa: S101 - whole() said so, within the same event
-            region = v1.Region(session=arena.session, address=4096, nbytes=arena.arena.header.nbytes)
             buckets = arena.journal_rank().buckets
-            ranks.append(v1.HeldRank(rank=rank, program=target.program, region=region, buckets=buckets))
-        seconds = self.readers.admit(request.reader, self.agent.loop.now)
-        return v1.Lease(uid=self.agent.pod.uid, decided=decided, seconds=seconds, ranks=tuple(ranks))
+            ranks.append(v1.HeldRank(rank=rank, program=target.program, region=_region(arena), buckets=buckets))
+        return tuple(ranks)
+
+    def _growing_ranks(self, growing: v1.Lease) -> tuple[v1.HeldRank, ...]:
+        version, ranks = growing.decided.version, []
+        for held in growing.ranks:
+            target = self.agent.targets[held.rank]
+            arena = target.growing(version)
+            assert arena is not None  # noqa: S101 - growing() said so, within the same event
+            ranks.append(held.model_copy(update={"region": _region(arena), "grant": arena.machine.grows(version)}))
+        return tuple(ranks)
+
+    def more(self, request: v1.MoreRequest) -> Work:
+        """What has come of what it reads from here."""
+        if request.rank not in self.agent.targets or not self.readers.reads(request.reader, self.agent.loop.now):
+            raise Refused("it is not lent", reason="NotHeld", status=404)
+        return self.agent.targets[request.rank].grown(request)
+
+
+def _region(arena: TargetArena) -> v1.Region:
+    return v1.Region(session=arena.session, address=4096, nbytes=arena.arena.header.nbytes)
 
 
 class Joining:
@@ -222,14 +265,14 @@ class Joining:
         plan = self.plan
         if plan is None or not plan.coordinator:
             return j.AskFailed("no plan")
-        said, answered = None, False
+        told = None
         source = plan.source(plan.coordinator)
         if source is not None:
             try:
-                held = yield self._ask(source.address, "/v1/held")
-                said, answered = held.decided, True
+                told = yield self._ask(source.address, "/v1/held")
             except PeerError:
                 self.plan = None
+        said, answered = (told.decided if told is not None else None), told is not None
         if answered and said is None:
             return j.Asked((), None, answered=True)
         offers = []
@@ -239,9 +282,10 @@ class Joining:
                 held = yield asked
             except PeerError:
                 continue
-            if held.decided is not None and held.uid == engine.leader:
-                offers.append(Offer(held.uid, engine.address, held.decided, held.readers, held.most))
-        return j.Asked(tuple(offers), said, answered, plan.term)
+            if held.uid == engine.leader:
+                feeds = told is not None and engine.leader in told.feeders
+                offers += offers_of(held, engine.address, feeds=feeds)
+        return j.Asked(tuple(offers), said, answered, plan.term, told is not None and told.begins)
 
     def _alike(self, engine: Any) -> bool:
         programs = {target.rank.rank: target.rank.program for target in engine.targets}
@@ -249,8 +293,9 @@ class Joining:
 
     def _lease(self, offer: Offer, aim: v1.Decided) -> Work:
         request = v1.LeaseRequest(
-            reader=self.agent.pod.uid, version=aim.version, programs=self.machine.programs, ours=WIRE_CAPABILITIES
-        )
+            reader=self.agent.pod.uid, version=aim.version, programs=self.machine.programs, ours=WIRE_CAPABILITIES,
+            waits=True,
+        )  # fmt: skip
         try:
             return j.Leased((yield self._ask(offer.address, "/v1/leases", request)))
         except PeerError as error:
@@ -259,9 +304,9 @@ class Joining:
     def _pull(self, offer: Offer, lease: v1.Lease) -> Work:
         try:
             for held in lease.ranks:
-                yield from self._rank(self.agent.targets[held.rank], held, lease.decided)
+                yield from self._rank(offer, self.agent.targets[held.rank], held, lease.decided)
             event: object = j.Pulled()
-        except (TransferError, Refused) as error:
+        except (TransferError, PeerError) as error:
             event = j.PullBroke(str(error))
         except Cancelled:
             self._leave(offer)
@@ -272,24 +317,56 @@ class Joining:
     def _leave(self, offer: Offer) -> None:
         self._ask(offer.address, "/v1/leases/end", v1.LeaseEnd(reader=self.agent.pod.uid))
 
-    def _rank(self, target: RankTarget, held: v1.HeldRank, decided: v1.Decided) -> Work:
+    def _rank(self, offer: Offer, target: RankTarget, held: v1.HeldRank, decided: v1.Decided) -> Work:
         arena = yield from target.begin_pull(decided.version, decided.term, fence=True)
         readers: list[Reader] = []
         try:
-            yield from self._buckets(target, arena, held, readers)
+            yield from self._buckets(offer, (target, arena), held, readers)
         except (WeightSyncError, Cancelled):
             yield from self.ended_for_sure(readers, target, arena)
             raise
         yield from self.ended_for_sure(readers, target, arena)
 
-    def _buckets(self, target: RankTarget, arena: TargetArena, held: v1.HeldRank, readers: list[Reader]) -> Work:
+    def _buckets(
+        self, offer: Offer, into: tuple[RankTarget, TargetArena], held: v1.HeldRank, readers: list[Reader]
+    ) -> Work:
         yield self.world.loop.sleep(self.world.start_seconds)
         if self.world.fault_chance("worker start fails"):
             raise TransferError("no worker")
-        reader = Reader(self.world, arena)
+        reader = Reader(self.world, into[1])
         readers.append(reader)
         self.agent.workers.append(reader)
-        for bucket in held.buckets:
+        if not held.grant:
+            yield from self._read(reader, into, held, held.buckets)
+            return
+        told = Told(offer.uid, into[1].machine.expected)
+        while not told.whole:
+            request = v1.MoreRequest(
+                reader=self.agent.pod.uid, rank=held.rank, grant=held.grant, after=told.after,
+                wait=SHARE * self.world.stall_seconds, ours=WIRE_CAPABILITIES,
+            )  # fmt: skip
+            answer = yield from self._more(offer, request)
+            if answer.region != held.region:
+                raise TransferError("its worker was replaced", reason="PeerGone")
+            found = told.take(answer)
+            if not set(found) <= set(held.buckets):
+                raise TransferError("it verified what was not decided", reason="ArenaChanged")
+            yield from self._read(reader, into, held, found)
+
+    def _more(self, offer: Offer, request: v1.MoreRequest) -> Work:
+        agent = self.agent
+        way = (agent.life, agent.pod.address, offer.address)
+        return (yield from self.world.network.persist(way, "/v1/leases/more", request, self.world.stall_seconds))
+
+    def _read(
+        self,
+        reader: Reader,
+        into: tuple[RankTarget, TargetArena],
+        held: v1.HeldRank,
+        buckets: Collection[BucketDigest],
+    ) -> Work:
+        target, arena = into
+        for bucket in buckets:
             if arena.machine.verified.get(bucket.offset) == bucket:
                 continue
             done = reader.read(held.region.session, number_of(bucket.offset))

@@ -212,10 +212,18 @@ class RankTarget:
             self.lock.release()
 
     def passes(self, request: v1.PassRequest) -> Work:
-        """What others may read of a grant."""
+        """What others may read of a sync's grant."""
         arena = self.granted(request.grant)
+        return self._more(request, arena, arena.machine.check_passing)
+
+    def grown(self, request: v1.MoreRequest) -> Work:
+        """What others may read of what our own worker reads in no sync."""
+        arena = self.granted(request.grant)
+        return self._more(request, arena, arena.machine.check_growing)
+
+    def _more(self, request: v1.MoreRequest, arena: TargetArena, check: Any) -> Work:
         until = self.agent.loop.now + request.wait
-        while not (found := arena.machine.check_passing(request.grant, request.after)):
+        while not (found := check(request.grant, request.after)):
             left = until - self.agent.loop.now
             try:
                 yield self.agent.loop.within(arena.changed, max(0.0, left))
@@ -263,6 +271,12 @@ class RankTarget:
         alive = self.worker is not None and self.worker.alive
         whole = (t.TargetState.SEALED, t.TargetState.KEPT)
         found = (each for each in self.arenas if each.machine.version == version and each.machine.state in whole)
+        return next((each for each in found if alive and each.session), None)
+
+    def growing(self, version: Version) -> TargetArena | None:
+        """The arena that our own worker reads that version into, with a worker behind which others can read it."""
+        alive = self.worker is not None and self.worker.alive
+        found = (each for each in self.arenas if each.machine.grows(version))
         return next((each for each in found if alive and each.session), None)
 
     @property

@@ -588,6 +588,8 @@ class EngineAgent:
                 return self.holding.held()
             case "/v1/leases":
                 return self.holding.lease(body)
+            case "/v1/leases/more":
+                return self.holding.more(body)
             case "/v1/leases/end":
                 self.holding.readers.end(body.reader)
                 return v1.Accepted()

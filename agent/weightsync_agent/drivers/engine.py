@@ -114,7 +114,12 @@ class EngineDriver:
             crew=crew,
         )
         self._side = side or Side(uid)
-        self.holding = Holding(uid, self._ranks, lambda: self._decided)
+        self.holding = Holding(
+            uid,
+            self._ranks,
+            lambda: self._decided,
+            lambda: self._joining.grows if self._joining is not None else None,
+        )
         self._joining = joining(self, self._ranks) if joining is not None else None
         self._relaying = relaying(self._ranks) if relaying is not None else None
         self._look_at = Look(adapter, journal, self._ranks, self._lacks_programs)

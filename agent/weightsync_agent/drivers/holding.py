@@ -1,11 +1,24 @@
-"""What this engine can lend to joining ones: its sealed arenas, and who reads them. The holder's side of a pull."""
+"""What this engine can lend to joining ones: its sealed arenas, and what it reads itself as it comes; and who reads
+them. The holder's side of a pull.
+"""
 
 import time
 from collections.abc import Callable
 
 from weightsync.errors import Refused
 from weightsync.version import Version
-from weightsync.wire.v1 import Accepted, Decided, Held, HeldRank, Lease, LeaseEnd, LeaseRequest
+from weightsync.wire.v1 import (
+    Accepted,
+    Decided,
+    Held,
+    HeldRank,
+    Lease,
+    LeaseEnd,
+    LeaseRequest,
+    MoreRequest,
+    PassAnswer,
+)
+from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.drivers.ranks import EngineRanks
 from weightsync_agent.observability import metrics
 from weightsync_agent.protocol.readers import Readers
@@ -13,12 +26,19 @@ from weightsync_agent.transfer.capabilities import agree
 
 
 class Holding:
-    """decided: the newest version that this engine was told to serve."""
+    """decided: the newest version that this engine was told to serve; grows: the lease under which it reads one."""
 
-    def __init__(self, uid: str, ranks: EngineRanks, decided: Callable[[], Decided | None]) -> None:
+    def __init__(
+        self,
+        uid: str,
+        ranks: EngineRanks,
+        decided: Callable[[], Decided | None],
+        grows: Callable[[], Lease | None] = lambda: None,
+    ) -> None:
         self._uid = uid
         self._ranks = ranks
         self._decided = decided
+        self._grows = grows
         self._readers = Readers()
         # Asked for, not told: a reader that is gone says nothing when its lease ends.
         metrics.READERS.set_function(lambda: self._readers.count(time.monotonic()))
@@ -32,13 +52,25 @@ class Holding:
             and all(target.lendable(version) is not None for target in targets)
         )
 
+    def _growing(self) -> Lease | None:
+        """The lease under which every rank reads by now."""
+        lease = self._grows()
+        targets = self._ranks.targets.values()
+        reads = lease is not None and all(t.growing(lease.decided.version) is not None for t in targets)
+        return lease if reads and targets and not self._ranks.remote else None
+
     def held(self) -> Held:
         """For GET /v1/held."""
-        decided = self._decided()
-        if decided is None or not self.whole(decided.version):
+        decided, growing = self._decided(), self._growing()
+        if decided is not None and not self.whole(decided.version):
+            decided = None
+        if decided is None and growing is None:
             return Held(uid=self._uid)
         readers = self._readers.load(time.monotonic())
-        return Held(uid=self._uid, decided=decided, readers=readers, most=self._readers.most)
+        held = Held(uid=self._uid, decided=decided, readers=readers, most=self._readers.most)
+        if growing is None:
+            return held
+        return held.model_copy(update={"grows": growing.decided, "behind": growing.behind + 1})
 
     def passes(self, reader: str) -> None:
         """Another engine reads from here in a sync: joiners turn to engines that nobody reads from."""
@@ -49,14 +81,24 @@ class Holding:
         """A joiner reads from here."""
         return self._readers.count(time.monotonic()) > 0
 
+    def _lends(self, request: LeaseRequest) -> tuple[Decided, Lease | None] | None:
+        """What was decided of it, and the lease under which it is read here, None where all of it is here."""
+        decided, growing = self._decided(), self._growing()
+        if decided is not None and decided.version == request.version and self.whole(request.version):
+            return decided, None
+        if growing is not None and growing.decided.version == request.version and request.waits:
+            return growing.decided, growing
+        return None
+
     async def lease(self, request: LeaseRequest) -> Lease:
         """Let it read, or go on reading. Raises Refused: NotHeld, LayoutMismatch, CapabilityMismatch, Busy."""
-        decided = self._decided()
-        if decided is None or decided.version != request.version or not self.whole(request.version):
+        lends = self._lends(request)
+        if lends is None:
             self._readers.end(request.reader)
             raise Refused(
                 f"{request.version.name} is not held here: ask another engine", reason="NotHeld", status=404
             )
+        decided, growing = lends
         programs = {rank: target.program.digest for rank, target in self._ranks.targets.items()}
         if programs != request.programs:
             raise Refused(
@@ -64,14 +106,32 @@ class Holding:
                 reason="LayoutMismatch",
             )
         ranks = []
-        for rank, target in sorted(self._ranks.targets.items()):
-            arena = target.lendable(request.version)
-            if arena is None or arena.region is None:
-                raise Refused(f"rank {rank} is being filled anew", reason="NotHeld", status=404)
+        for _, target in sorted(self._ranks.targets.items()):
             agree(request.ours, target.worker.capabilities)
-            ranks.append(HeldRank(rank=rank, program=programs[rank], region=arena.region, buckets=arena.verified()))
+            ranks.append(self._held_rank(target, request.version, growing))
         seconds = self._readers.admit(request.reader, time.monotonic())
-        return Lease(uid=self._uid, decided=decided, seconds=seconds, ranks=tuple(ranks))
+        behind = growing.behind + 1 if growing is not None else 0
+        return Lease(uid=self._uid, decided=decided, seconds=seconds, ranks=tuple(ranks), behind=behind)
+
+    def _held_rank(self, target: RankTarget, version: Version, growing: Lease | None) -> HeldRank:
+        """growing: see _lends()."""
+        rank, program = target.program.rank, target.program.digest
+        arena = target.lendable(version) if growing is None else target.growing(version)
+        if arena is None or arena.region is None:
+            raise Refused(f"rank {rank} is being filled anew", reason="NotHeld", status=404)
+        if growing is None:
+            return HeldRank(rank=rank, program=program, region=arena.region, buckets=arena.verified())
+        buckets = next(held.buckets for held in growing.ranks if held.rank == rank)
+        return HeldRank(
+            rank=rank, program=program, region=arena.region, buckets=buckets, grant=arena.machine.grows(version)
+        )
+
+    async def more(self, request: MoreRequest) -> PassAnswer:
+        """What has come of what it reads from here. Raises Refused (NotHeld, GrantClosed): no more comes."""
+        target = self._ranks.targets.get(request.rank)
+        if target is None or not self._readers.reads(request.reader, time.monotonic()):
+            raise Refused(f"rank {request.rank} is not lent to {request.reader}", reason="NotHeld", status=404)
+        return await target.grown(request)
 
     async def end(self, request: LeaseEnd) -> Accepted:
         """It reads no more."""

@@ -3,15 +3,25 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
 
 from weightsync.errors import PeerError, Refused, WeightSyncError
-from weightsync.wire.v1 import Accepted, Capabilities, Decided, Lease, LeaseEnd, LeaseRequest
+from weightsync.wire.v1 import (
+    Accepted,
+    Capabilities,
+    Decided,
+    Lease,
+    LeaseEnd,
+    LeaseRequest,
+    MoreRequest,
+    PassAnswer,
+)
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.neighbours import Neighbours
-from weightsync_agent.drivers.pull import pull
+from weightsync_agent.drivers.pull import Pulling, pull
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
 from weightsync_agent.engines.base import PauseMode
 from weightsync_agent.observability import metrics
@@ -84,6 +94,11 @@ class Joining:
         if isinstance(needs, j.Needs):
             self.machine.programs = {rank: t.program.digest for rank, t in self._ranks.targets.items()}
         self._feed(needs)
+
+    @property
+    def grows(self) -> Lease | None:
+        """What it reads now, and may lend as it comes."""
+        return self.machine.grows
 
     @property
     def applies(self) -> bool:
@@ -164,13 +179,15 @@ class Joining:
                     f"transfer.protocol is {plan.transfer.protocol}, and this agent reads over "
                     f"{self._ours.transport.upper()} (WEIGHTSYNC_TRANSPORT): the sources write the version"
                 )
-            said, answered = await self._neighbours.decided(plan)
+            told = await self._neighbours.told(plan)
+            said, answered = (told.decided if told is not None else None), told is not None
             if answered and said is None:
                 return j.Asked((), None, answered=True)
-            offers = await self._neighbours.offers(plan, self.machine.programs, said)
+            begins, feeders = (told.begins, frozenset(told.feeders)) if told is not None else (False, frozenset())
+            offers = await self._neighbours.offers(plan, self.machine.programs, said, feeders)
         except WeightSyncError as error:
             return j.AskFailed(str(error))
-        return j.Asked(offers, said, answered, self._neighbours.limit(plan))
+        return j.Asked(offers, said, answered, self._neighbours.limit(plan), begins)
 
     def _may_read(self, protocol: str) -> bool:
         """A lease chooses no transport, as a grant does: readers take the one that their agent was started with."""
@@ -183,13 +200,17 @@ class Joining:
             return j.NotLeased(str(error), busy=error.reason == "Busy")
 
     async def _ask_lease(self, offer: Offer, aim: Decided) -> Lease:
-        request = LeaseRequest(reader=self._uid, version=aim.version, programs=self.machine.programs, ours=self._ours)
+        request = LeaseRequest(
+            reader=self._uid, version=aim.version, programs=self.machine.programs, ours=self._ours,
+            waits=True,
+        )  # fmt: skip
         return await self._client.call(offer.address, "/v1/leases", Lease, request, seconds=ANSWER_SECONDS)
 
     async def _pull(self, offer: Offer, lease: Lease) -> object:
         began = time.monotonic()
         staying = asyncio.ensure_future(self._stay(offer, lease))
-        reading = asyncio.ensure_future(pull(self._ranks, lease, self._start, stall=self._stall, fence=True))
+        how = Pulling(self._uid, self._start, partial(self._more, offer), stall=self._stall, fence=True)
+        reading = asyncio.ensure_future(pull(self._ranks, lease, how))
         try:
             await asyncio.wait({staying, reading}, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
@@ -206,6 +227,9 @@ class Joining:
         metrics.PULLS.labels(outcome="Pulled").inc()
         metrics.PULL_SECONDS.observe(time.monotonic() - began)
         return j.Pulled()
+
+    async def _more(self, offer: Offer, request: MoreRequest) -> PassAnswer:
+        return await self._client.persist(offer.address, "/v1/leases/more", PassAnswer, request, seconds=self._stall)
 
     async def _stay(self, offer: Offer, lease: Lease) -> str:
         """Ask for the lease again and again; returns the holder's reason once there is nothing to read any more."""

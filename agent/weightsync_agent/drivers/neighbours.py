@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from weightsync.errors import PeerError, Refused
 from weightsync.plan import Engine, Plan
 from weightsync.wire.v1 import Decided, Held
 from weightsync_agent.peers.client import PeerClient
-from weightsync_agent.protocol.holders import Offer, luck, suffices
+from weightsync_agent.protocol.holders import Offer, luck, offers_of, suffices
 
 ReadPlan = Callable[[], Awaitable[Plan | None]]
 
@@ -47,45 +47,51 @@ class Neighbours:
         plan = self._plan
         return plan.coordinator if plan is not None and self._believed and plan.term == term else ""
 
-    async def decided(self, plan: Plan) -> tuple[Decided | None, bool]:
-        """What the coordinator knows to be decided, and whether it answered."""
+    async def told(self, plan: Plan) -> Held | None:
+        """What the coordinator knows of the last decision and of the sync that runs; None where it did not answer."""
         source = plan.source(plan.coordinator)
         if source is None:
-            return None, False
+            return None
         try:
             held = await self._client.call(source.address, "/v1/held", Held, seconds=ANSWER_SECONDS)
         except PeerError:
             self._plan = None  # it may be another's by now
-            return None, False
+            return None
         if held.decided is not None and held.decided.term > plan.term:
             self._plan = None  # another term has begun since it was read
-        return held.decided, True
+        return held
 
-    async def offers(self, plan: Plan, programs: Mapping[int, str], said: Decided | None) -> tuple[Offer, ...]:
-        """What engines of the same layouts hold: a few are asked at a time, until one has what was decided last and a
-        free place, since hundreds may join at once. said: by the coordinator, None where it did not answer.
+    async def offers(
+        self, plan: Plan, programs: Mapping[int, str], said: Decided | None, feeders: Collection[str] = ()
+    ) -> tuple[Offer, ...]:
+        """What engines of the same layouts hold: a few are asked at a time, until one has what was decided last, an
+        idle link and a free place, since hundreds may join at once. said: by the coordinator, None where it did not
+        answer; feeders: uids of those that others read from in a sync, as it knows.
         """
         alike = (engine for engine in plan.engines if self._alike(engine, programs))
         able = sorted(alike, key=lambda engine: luck(self._uid, engine.leader))[:ASKED]
         found: list[Offer] = []
         for first in range(0, len(able), AT_ONCE):
-            answers = await asyncio.gather(*(self._ask(engine, plan) for engine in able[first : first + AT_ONCE]))
-            found += [offer for offer in answers if offer is not None]
+            asked = able[first : first + AT_ONCE]
+            answers = await asyncio.gather(*(self._ask(engine, plan) for engine in asked))
+            for engine, held in zip(asked, answers, strict=True):
+                if held is not None:
+                    found += offers_of(held, engine.address, feeds=engine.leader in feeders)
             if suffices(found, said):
                 break
         return tuple(found)
 
-    async def _ask(self, engine: Engine, plan: Plan) -> Offer | None:
+    async def _ask(self, engine: Engine, plan: Plan) -> Held | None:
         try:
             held = await self._client.call(engine.address, "/v1/held", Held, seconds=ANSWER_SECONDS)
         except PeerError:
             return None
         # Another pod may have come to its address.
-        if held.decided is None or held.uid != engine.leader:
+        if held.uid != engine.leader:
             return None
-        if held.decided.term > plan.term:
+        if any(each is not None and each.term > plan.term for each in (held.decided, held.grows)):
             self._plan = None  # another coordinates since it was read
-        return Offer(held.uid, engine.address, held.decided, held.readers, held.most)
+        return held
 
     def _alike(self, engine: Engine, programs: Mapping[int, str]) -> bool:
         here = {target.rank.rank: target.rank.program for target in engine.targets}

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -18,6 +19,7 @@ from weightsync.wire.v1 import (
     CommitRequest,
     Grant,
     GrantRequest,
+    MoreRequest,
     PassAnswer,
     PassRequest,
     RankStatus,
@@ -236,11 +238,22 @@ class RankTarget:
         return granted
 
     async def passes(self, request: PassRequest) -> PassAnswer:
-        """What others may read of a grant; see TargetArena.more(). Raises Refused."""
+        """What others may read of a sync's grant; see TargetArena.more(). Raises Refused."""
         arena = self.granted(request.grant)
-        arena.machine.check_passing(request.grant, request.after)
+        return await self._more(request, arena, arena.machine.check_passing)
+
+    async def grown(self, request: MoreRequest) -> PassAnswer:
+        """What others may read of what our own worker reads in no sync. Raises Refused."""
+        arena = self.granted(request.grant)
+        return await self._more(request, arena, arena.machine.check_growing)
+
+    async def _more(
+        self, request: MoreRequest, arena: TargetArena, check: Callable[[str, int], tuple[BucketDigest, ...]]
+    ) -> PassAnswer:
+        asked = partial(check, request.grant, request.after)
+        asked()
         agree(request.ours, self.worker.capabilities)
-        buckets = await arena.more(request.grant, request.after, min(request.wait, LONGEST_WAIT))
+        buckets = await arena.more(asked, min(request.wait, LONGEST_WAIT))
         if arena.region is None or self.worker.dead.done():
             raise Refused(f"rank {self.program.rank} has no worker to be read from", reason="NoWorker", status=503)
         return PassAnswer(region=arena.region, buckets=buckets)
@@ -274,6 +287,12 @@ class RankTarget:
         alive = self._worker is not None and not self._worker.dead.done()
         whole = (t.TargetState.SEALED, t.TargetState.KEPT)
         found = (each for each in self.arenas if each.machine.version == version and each.machine.state in whole)
+        return next((each for each in found if alive and each.region is not None), None)
+
+    def growing(self, version: Version) -> TargetArena | None:
+        """The arena that our own worker reads that version into, with a worker behind which others can read it."""
+        alive = self._worker is not None and not self._worker.dead.done()
+        found = (each for each in self.arenas if each.machine.grows(version))
         return next((each for each in found if alive and each.region is not None), None)
 
     @property

@@ -6,14 +6,14 @@ come any more. That is what ends a read, whatever it waits for.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from weightsync.buckets import Bucket
+from weightsync.buckets import Bucket, Extent, first_gap
 from weightsync.digests import BucketDigest
 from weightsync.errors import TransferError
-from weightsync.wire.v1 import Region
+from weightsync.wire.v1 import PassAnswer, Region
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.drivers.ranks import StartRankWorker
 from weightsync_agent.drivers.target_arena import TargetArena
@@ -36,6 +36,31 @@ async def together(works: list[Coroutine[Any, Any, None]]) -> None:
         await to_its_end(asyncio.gather(*tasks, return_exceptions=True))
     for task in done:
         task.result()
+
+
+class Told:
+    """What one who gets a version itself has said of one of its arenas so far. expected: what will all be there."""
+
+    def __init__(self, whose: str, expected: Sequence[Extent]) -> None:
+        self._whose = whose
+        self._expected = expected
+        self._told: dict[int, BucketDigest] = {}
+        self.region: Region | None = None  # None until the first answer
+        self.after = 0  # buckets that need not be told again
+
+    @property
+    def whole(self) -> bool:
+        """All of the payload."""
+        runs = sorted((bucket.offset, bucket.offset + bucket.nbytes) for bucket in self._told.values())
+        return first_gap(runs, self._expected) is None
+
+    def take(self, answer: PassAnswer) -> tuple[BucketDigest, ...]:
+        """What is there now. Raises TransferError where it is another worker's: what was met is gone."""
+        if self.region not in (None, answer.region):
+            raise TransferError(f"{self._whose} replaced its worker", reason="PeerGone")
+        self.region, self.after = answer.region, self.after + len(answer.buckets)
+        self._told |= {bucket.offset: bucket for bucket in answer.buckets}
+        return answer.buckets
 
 
 class Reading:

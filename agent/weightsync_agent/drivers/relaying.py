@@ -11,7 +11,6 @@ from collections.abc import Collection
 
 import structlog
 
-from weightsync.buckets import first_gap
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, PeerError, Refused, TransferError, WeightSyncError
 from weightsync.wire.v1 import PassAnswer, PassRequest, Region, RelayEnd, RelayOrder, RelayRank
@@ -19,7 +18,7 @@ from weightsync_agent import failpoints
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.rank_target import RankTarget, runs_of
 from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
-from weightsync_agent.drivers.reading import Reading, reader, together
+from weightsync_agent.drivers.reading import Reading, Told, reader, together
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.observability import metrics
 from weightsync_agent.peers.client import PeerClient
@@ -168,20 +167,18 @@ class _Rank:
 
     async def _follow(self, worker: TransferWorker, arena: TargetArena) -> None:
         """Learn of the parent's buckets until they are all of the payload."""
-        known, told = arena.machine.verified, dict[int, BucketDigest]()
-        region: Region | None = None
-        after = 0
-        while _lacks(arena, told):
-            answer = await self._ask(worker, after)
-            if region is None:
+        known, told = arena.machine.verified, Told(self._order.engine, arena.machine.expected)
+        while not told.whole:
+            answer = await self._ask(worker, told.after)
+            if told.region is None:
                 await self._meet(worker, answer.region)
-            elif region != answer.region:
-                raise ParentLost(TransferError(f"{self._order.engine} replaced its worker", reason="PeerGone"))
-            region, after = answer.region, after + len(answer.buckets)
-            for bucket in answer.buckets:
-                told[bucket.offset] = bucket
+            try:
+                found = told.take(answer)
+            except TransferError as error:
+                raise ParentLost(error) from error
+            for bucket in found:
                 if known.get(bucket.offset) != bucket:
-                    self._todo.put_nowait((region, bucket))
+                    self._todo.put_nowait((answer.region, bucket))
         for _ in range(AT_ONCE):
             self._todo.put_nowait(None)
 
@@ -215,12 +212,6 @@ class _Rank:
             except TransferError as error:
                 raise _blamed(worker, error) from error
             metrics.BYTES_RELAYED.inc(bucket.nbytes)
-
-
-def _lacks(arena: TargetArena, told: dict[int, BucketDigest]) -> bool:
-    """The parent has not told of all of the payload yet."""
-    runs = sorted((bucket.offset, bucket.offset + bucket.nbytes) for bucket in told.values())
-    return first_gap(runs, arena.machine.expected) is not None
 
 
 def _blamed(worker: TransferWorker, error: TransferError) -> WeightSyncError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -75,13 +76,13 @@ class TargetArena:
         changed.set()
         return actions
 
-    async def more(self, grant: str, after: int, seconds: float) -> tuple[BucketDigest, ...]:
-        """What is verified under that grant beyond the first ``after``; nothing where nothing is within that time.
+    async def more(self, check: Callable[[], tuple[BucketDigest, ...]], seconds: float) -> tuple[BucketDigest, ...]:
+        """What others may read by now; nothing where nothing is within that time.
 
-        Raises Refused once the grant is none any more.
+        check: the machine's, asked again with each event. Raises Refused as it does.
         """
         until = time.monotonic() + seconds
-        while not (found := self.machine.check_passing(grant, after)):
+        while not (found := check()):
             left = until - time.monotonic()
             try:
                 await asyncio.wait_for(self._changed.wait(), left)

@@ -1,5 +1,9 @@
 """Which version a joining engine aims at, and whom it reads it from. Pure.
 
+An engine that reads a version itself lends what it has verified of it so far; others do not wait for its end. Nobody
+ever waits for somebody who waits for him, whoever loses his holder and turns to another one: he who reads from an
+engine that grows is farther behind a whole one than that was ever before (MOST_BEHIND, order()).
+
 The coordinator knows what was decided last; where it does not answer, the newest of what engines hold counts. Of two
 decided versions of one lineage the higher number is newer, of two lineages the one of the later term. Two lineages of
 one term cannot be ordered: a trainer's rank restarted alone in it. Then most holders' word counts, and an engine that
@@ -11,12 +15,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from weightsync.wire.v1 import Decided
+from weightsync.wire.v1 import Decided, Held
+
+MOST_BEHIND = 20  # engines one behind another; each lends to two
 
 
 @dataclass(frozen=True)
 class Offer:
-    """An engine whose arenas hold a decided version. near: how far it is, 0 the nearest."""
+    """An engine whose arenas hold a decided version, or get it. near: how far it is, 0 the nearest.
+
+    behind: how many engines the bytes pass through until they are there, 0 where all of them are. feeds: others read
+    from it in a sync.
+    """
 
     uid: str
     address: str
@@ -24,11 +34,23 @@ class Offer:
     readers: int = 0
     most: int = 0
     near: int = 0
+    behind: int = 0
+    feeds: bool = False
 
     @property
     def free(self) -> bool:
         """It lends to one more."""
         return self.readers < self.most
+
+
+def offers_of(held: Held, address: str, *, feeds: bool) -> list[Offer]:
+    """What an engine said: of what it holds, and of what it gets."""
+    each = [(held.decided, 0), (held.grows, max(1, held.behind))]
+    return [
+        Offer(held.uid, address, decided, held.readers, held.most, behind=behind, feeds=feeds)
+        for decided, behind in each
+        if decided is not None
+    ]
 
 
 def follows(own: Decided | None, found: Decided) -> bool:
@@ -53,27 +75,34 @@ def newest(offers: Iterable[Offer]) -> Decided | None:
 
 
 def goal(own: Decided | None, offers: Sequence[Offer], said: Decided | None) -> Decided | None:
-    """What to aim at; None: nothing that may follow what was there. said: by the coordinator."""
+    """What to aim at; None: nothing that may follow what was there. said: by the coordinator.
+
+    What engines only read themselves counts where none that may follow is held: it may never get whole.
+    """
+    whole = [offer for offer in offers if not offer.behind]
     if said is not None:
         # Its word orders lineages; of one lineage an engine may know a newer one than a coordinator of a new term.
-        same = [o for o in offers if o.decided.version.lineage == said.version.lineage]
+        same = [o for o in whole if o.decided.version.lineage == said.version.lineage]
         best = newest([*same, Offer("", "", said)]) or said
         found = best if best.version.number > said.version.number else said
         older = own is not None and own.version.lineage == found.version.lineage
         return found if not older or follows(own, found) else None
-    able = [offer for offer in offers if follows(own, offer.decided)]
-    return newest(able)
+    return newest(o for o in whole if follows(own, o.decided)) or newest(o for o in offers if follows(own, o.decided))
 
 
 def suffices(offers: Iterable[Offer], said: Decided | None) -> bool:
-    """Nobody else need be asked: one has a free place, and what the coordinator said was decided last."""
-    return said is not None and any(offer.free and offer.decided.version == said.version for offer in offers)
+    """Nobody else need be asked: one has a free place, feeds nobody, and has what was decided last, as said."""
+    return said is not None and any(
+        offer.free and not offer.feeds and offer.decided.version == said.version for offer in offers
+    )
 
 
-def order(offers: Iterable[Offer], aim: Decided, reader: str) -> list[Offer]:
-    """Who is asked for it, one after another: the nearest, of those whoever has least readers, else spread."""
-    able = [offer for offer in offers if offer.decided.version == aim.version and offer.most > 0]
-    return sorted(able, key=lambda offer: (not offer.free, offer.near, offer.readers, luck(reader, offer.uid)))
+def order(offers: Iterable[Offer], aim: Decided, reader: str, below: int = MOST_BEHIND) -> list[Offer]:
+    """Who is asked for it, one after another: those that feed nobody in a sync, of these the nearest, of those who is
+    least behind, then who has least readers, else spread. below: who is as far behind, or farther, is left out.
+    """
+    able = [o for o in offers if o.decided.version == aim.version and o.most > 0 and o.behind < below]
+    return sorted(able, key=lambda o: (not o.free, o.feeds, o.near, o.behind, o.readers, luck(reader, o.uid)))
 
 
 def share(reader: str, of: str) -> float:

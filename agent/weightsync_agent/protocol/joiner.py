@@ -6,6 +6,9 @@
   do not make its root; the buckets' digests must make the root of their program before a byte is read;
 - our own worker reads; a bucket counts only once its digest was computed here. A holder whose bytes are others, that
   stalls or goes, is left, and the next one is asked for what is not verified yet;
+- while it reads it lends what it has verified to others that join, and not once it reads no more. It turns to such an
+  engine itself only where that one is less far behind a whole one than it ever was: so nobody waits in a circle;
+- while a sync begins it waits for a moment, until it is known which engines pass that on: their links are in use;
 - our reading worker has ended before anybody else may fill the arena, and before it is sealed;
 - what lies sealed in the engine's own arenas already is applied from there, and nobody is read;
 - where nobody holds it, the coordinator is told so, and the sources write it. Whoever waits for a free place at a
@@ -17,13 +20,14 @@ from enum import Enum
 
 from weightsync.digests import program_root, version_root
 from weightsync.wire.v1 import Decided, Lease
-from weightsync_agent.protocol.holders import Offer, goal, order, share
+from weightsync_agent.protocol.holders import MOST_BEHIND, Offer, goal, order, share
 from weightsync_agent.protocol.repair import backoff
 from weightsync_agent.protocol.table import Machine, Row
 
 BUSY_SECONDS = 0.5  # until holders that had no place are asked again, at most at first
 BUSY_LONGEST = 4.0  # where many wait, and what they read takes long
 BUSY_SHARE = 0.1  # of the time that was waited by then: what a pause may cost of it
+BEGIN_WAITS = 4  # rounds in which a sync that begins is waited for: one handshake may take as long as its deadline
 
 
 class JoinerState(Enum):
@@ -59,13 +63,15 @@ class NeedsNothing:
 class Asked:
     """What agents said. said: by the coordinator, None where it knows of none; answered: it did.
 
-    limit: the newest term that has begun, None where nobody says: no decision is of a later one.
+    limit: the newest term that has begun, None where nobody says: no decision is of a later one. begins: a sync has
+    begun, and who passes it on is not known yet.
     """
 
     offers: tuple[Offer, ...]
     said: Decided | None
     answered: bool
     limit: int | None = None
+    begins: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,6 +182,8 @@ class Joiner(Machine[JoinerState]):
         self.aim: Decided | None = None
         self.offers: list[Offer] = []  # that have not been asked in this round
         self.offer: Offer | None = None
+        self.lease: Lease | None = None  # of the holder that is read from
+        self.below = MOST_BEHIND  # it was never less far behind a whole engine, as long as it reads what it aims at
         self.busy = False  # a holder of this round had no place
         self.failures = 0
         self.waits = 0  # rounds in a row that found all holders busy
@@ -187,8 +195,13 @@ class Joiner(Machine[JoinerState]):
         """It is on its way by itself: nobody need write to the engine. Not so once a round found nobody."""
         return self.state is not JoinerState.IDLE and not (self.state is JoinerState.RESTING and not self.busy)
 
+    @property
+    def grows(self) -> Lease | None:
+        """What it reads, and may lend as it comes; None while it reads nothing."""
+        return self.lease if self.state in (JoinerState.PULLING, JoinerState.APPLYING) else None
+
     def _seek(self, event: Needs, now: float) -> list[object]:
-        self.own, self.sealed = event.own, event.sealed
+        self.own, self.sealed, self.lease, self.below = event.own, event.sealed, None, MOST_BEHIND
         self.aim, self.offers, self.busy, self.failures, self.waits = None, [], False, 0, 0
         return [Seek()]
 
@@ -209,11 +222,16 @@ class Joiner(Machine[JoinerState]):
         aim = goal(self.own, offers, said)
         if aim is None:
             return self._rest("no engine holds a version that may follow the one before", now)
+        if self.aim is not None and self.aim.version != aim.version:
+            self.below = MOST_BEHIND  # others read what it had of the other one, and learn that it is no more
         self.aim = aim
         if self.sealed and self.own is not None and self.own.version == aim.version:
             self.state = JoinerState.APPLYING
             return [Apply(self.own)]
-        self.offers = order(offers, aim, self.reader)
+        self.offers = order(offers, aim, self.reader, self.below)
+        if self.offers and event.begins and self.waits < BEGIN_WAITS:
+            self.busy = True
+            return self._rest("a sync begins: who passes it on is not known yet", now)
         return self._next(f"no engine holds {aim.version.name}", now)
 
     def _next(self, why: str, now: float) -> list[object]:
@@ -225,7 +243,7 @@ class Joiner(Machine[JoinerState]):
         return [AskLease(self.offer, self.aim)]
 
     def _rest(self, why: str, now: float) -> list[object]:
-        self.state, self.offer = JoinerState.RESTING, None
+        self.state, self.offer, self.lease = JoinerState.RESTING, None, None
         self.failures += not self.busy
         self.waits = self.waits + 1 if self.busy else 0
         if self.waits == 1:
@@ -242,6 +260,8 @@ class Joiner(Machine[JoinerState]):
         """Why what the holder says cannot be the decided version; "" where it can."""
         if self.aim is None or lease.decided.version != self.aim.version:
             return f"it lends {lease.decided.version.name}"
+        if lease.behind >= self.below:
+            return f"it reads from another itself, and is {lease.behind} engines behind a whole one by now"
         v, roots = lease.decided.version, lease.decided.programs
         if version_root(v.lineage, v.number, roots) != v.root:
             return f"the root of {v.name} does not follow from its programs"
@@ -258,6 +278,7 @@ class Joiner(Machine[JoinerState]):
         if why or self.offer is None:
             return self._next(f"{self.offer.address if self.offer else 'nobody'}: {why}", now)
         self.state, self.waits = JoinerState.PULLING, 0
+        self.lease, self.below = event.lease, min(self.below, event.lease.behind + 1)
         return [BeginPull(self.offer, event.lease)]
 
     def _not_leased(self, event: NotLeased, now: float) -> list[object]:

@@ -34,6 +34,10 @@ class Readers:
         self._until = {reader: until for reader, until in self._until.items() if now < until}
         return len(self._until)
 
+    def reads(self, reader: str, now: float) -> bool:
+        """It has a lease."""
+        return now < self._until.get(reader, now)
+
     def admit(self, reader: str, now: float) -> float:
         """Seconds for which it may read, from now on. Raises Refused, reason Busy, where others do."""
         if self.count(now) >= self.most and reader not in self._until:

@@ -93,6 +93,11 @@ def waiting(sync: Sync) -> Iterator[Member]:
     return (member for member in sync.live(MemberState.STAGING) if member.parent is not None)
 
 
+def feeders(sync: Sync) -> tuple[str, ...]:
+    """Uids of the leaders of engines that others read from now."""
+    return tuple(sorted({sync.members[member.parent or ""].engine.leader for member in waiting(sync)}))
+
+
 def orphans(sync: Sync) -> list[Member]:
     """Those whose parent was taken out."""
     return [member for member in waiting(sync) if sync.members[member.parent or ""].state not in _GIVES]

@@ -265,6 +265,20 @@ class Target(Machine[TargetState]):
             raise Refused(f"grant {grant} is not open at rank {self.rank}: {self.state.value}", reason="GrantClosed")
         return tuple(self.verified.values())[after:]
 
+    def check_growing(self, grant: str, after: int) -> tuple[BucketDigest, ...]:
+        """As check_passing(), of what our own worker reads in no sync. Raises Refused once it ended without all."""
+        found = self.check_passing(grant, after)
+        if not found and self.state is TargetState.FILLING and self.missing():
+            raise Refused(f"rank {self.rank} reads no more of grant {grant}", reason="NotHeld", status=404)
+        return found
+
+    def grows(self, version: Version) -> str:
+        """The grant under which our own worker reads that version, or has read all of it; "" where it does not."""
+        pulled = self.grant is not None and self.grant.sync == f"{PULL}{version.root}"
+        if self.grant is None or not pulled or self.state not in _WHOLE_OR_GROWING:
+            return ""
+        return self.grant.grant if self.state is not TargetState.FILLING or not self.missing() else ""
+
     def missing(self) -> str:
         """Why the verified buckets are not the whole replica; "" where they are."""
         runs = sorted((b.offset, b.offset + b.nbytes) for b in self.verified.values())

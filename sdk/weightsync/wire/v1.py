@@ -21,6 +21,7 @@ engine -> engine leader POST /v1/passes      buckets beyond those that I know wh
 joiner -> coordinator   GET  /v1/held        the newest version that was decided
 joiner -> engine leader GET  /v1/held        the decided version that can be read here, and how many read it
                         POST /v1/leases      may my workers read your arenas? Again to stay, or to hear that they go
+                        POST /v1/leases/more buckets beyond those that I know of what you read yourself
                         POST /v1/leases/end  read no more
 anyone -> agent         GET  /v1/programs/{digest}, GET /v1/announcement
 
@@ -360,19 +361,24 @@ class RelayEnd(WireRecord):
     transport: str = ""
 
 
-class PassRequest(WireRecord):
+class MoreRequest(WireRecord):
     """What is verified under that grant beyond the first ``after`` buckets? Answered once there is more, or later.
 
     reader: uid of the asking leader's pod; ours: its reading worker's side; wait: for more, at most.
     """
 
     reader: Annotated[str, Field(min_length=1, max_length=128)]
-    term: Term
     rank: Rank
     grant: Hex32
     after: Annotated[int, Field(ge=0, lt=2**31)]
     wait: Seconds = 0.0
     ours: Capabilities
+
+
+class PassRequest(MoreRequest):
+    """As MoreRequest, in a sync of that term: its coordinator ordered the reader to read here."""
+
+    term: Term
 
 
 class PassAnswer(WireRecord):
@@ -563,44 +569,61 @@ class Held(WireRecord):
     """What a joiner may get. decided: None where nothing was decided, or none of it can be read here.
 
     readers: that read here now, joiners of at most ``most``, and engines that do so in a sync; an agent that only
-    knows what was decided lends nothing: 0.
+    knows what was decided lends nothing: 0. grows: what the engine itself reads from another, and lends as it comes;
+    behind: how many engines its bytes pass through until they are here.
+
+    Of a coordinator, begins: a sync has begun of which nobody knows yet who passes it on; feeders: uids of the
+    leaders of engines that do so now.
     """
 
     uid: str
     decided: Decided | None = None
     readers: Annotated[int, Field(ge=0)] = 0
     most: Annotated[int, Field(ge=0)] = 0
+    grows: Decided | None = None
+    behind: Annotated[int, Field(ge=0)] = 0
+    begins: bool = False
+    feeders: Annotated[tuple[str, ...], MANY] = ()
 
 
 class LeaseRequest(WireRecord):
     """May the workers of ``reader`` (its leader's pod uid) read the arenas that hold this version?
 
     Asked again by the same reader it prolongs the lease. programs: of the reader's ranks, by rank; ours: the reading
-    workers' side.
+    workers' side; waits: it reads no bucket before it was told that it is there.
     """
 
     reader: Annotated[str, Field(min_length=1, max_length=128)]
     version: Version
     programs: dict[Rank, Hex32]
     ours: Capabilities
+    waits: bool = False
 
 
 class HeldRank(WireRecord):
-    """One rank's sealed arena, and the digests that its bytes were verified by."""
+    """One rank's arena, and the digests of its bytes: of those that are there, and of those that are to come.
+
+    grant: under which it is still being filled; "": all is there.
+    """
 
     rank: Rank
     program: Hex32
     region: Region
     buckets: Annotated[tuple[BucketDigest, ...], MANY]
+    grant: Hex32 | Literal[""] = ""
 
 
 class Lease(WireRecord):
-    """The arenas may be read for so many seconds. A sync that needs them takes them all the same: digests tell."""
+    """The arenas may be read for so many seconds. A sync that needs them takes them all the same: digests tell.
+
+    behind: see Held.
+    """
 
     uid: str
     decided: Decided
     seconds: Seconds
     ranks: Annotated[tuple[HeldRank, ...], MANY]
+    behind: Annotated[int, Field(ge=0)] = 0
 
 
 class LeaseEnd(WireRecord):

@@ -83,7 +83,7 @@ class World:
         rank = HeldRank(rank=0, program=PROGRAM, region=region, buckets=BUCKETS)
         return Lease(uid=uid, decided=holds or decided(), seconds=9.0, ranks=(rank,))
 
-    async def _pull(self, ranks: Any, lease: Lease, start: Any, *, stall: float, fence: bool) -> None:
+    async def _pull(self, ranks: Any, lease: Lease, how: Any) -> None:
         self.pulls.append(lease.uid)
         if self.pull is not None:
             await self.pull()

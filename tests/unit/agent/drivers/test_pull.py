@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.agent.drivers.test_rank_target import OURS, Workers, ask, target, until
 from weightsync.digests import BucketDigest, program_root, version_root
-from weightsync.errors import Refused, TransferError
+from weightsync.errors import Refused, TransferError, WeightSyncError
 from weightsync.version import Version
-from weightsync.wire.v1 import Decided, HeldRank, Lease, Region
+from weightsync.wire.v1 import Decided, HeldRank, Lease, MoreRequest, PassAnswer, Region
 from weightsync_agent.drivers import reading
-from weightsync_agent.drivers.pull import pull
+from weightsync_agent.drivers.pull import Pulling, pull
 from weightsync_agent.drivers.rank_target import RankTarget
 from weightsync_agent.protocol.fence import Fence
 from weightsync_agent.protocol.target import TargetState
@@ -22,6 +22,9 @@ from weightsync_agent.protocol.target import TargetState
 LINEAGE = "3" * 16
 BUCKETS = tuple(BucketDigest(offset=at, nbytes=8, digest=f"{at:032x}") for at in (0, 8))
 REGION = Region(session="holder", address=64, nbytes=16)
+OTHER = Region(session="another", address=64, nbytes=16)
+WRONG = BucketDigest(offset=8, nbytes=8, digest="9" * 32)
+GRANT = "a" * 32
 
 
 class Reader:
@@ -74,6 +77,9 @@ class World:
         self.rank = rank
         self.readers: list[Reader] = []
         self.next = Reader()
+        self.grant = ""  # under which the holder reads it itself
+        self.answers: asyncio.Queue[PassAnswer | Refused] = asyncio.Queue()  # of such a holder
+        self.asked: list[MoreRequest] = []
 
     async def start(self, name: str, rank: int, ranks: Any) -> Any:
         self.readers.append(self.next)
@@ -84,13 +90,25 @@ class World:
         program = self.rank.program.digest
         roots = {program: program_root(BUCKETS)}
         version = Version(lineage=LINEAGE, number=number, root=version_root(LINEAGE, number, roots))
-        held = HeldRank(rank=0, program=program, region=REGION, buckets=BUCKETS)
+        held = HeldRank(rank=0, program=program, region=REGION, buckets=BUCKETS, grant=self.grant)
         decided = Decided(version=version, term=1, programs=roots)
         return Lease(uid="h", decided=decided, seconds=9.0, ranks=(held,))
 
+    async def more(self, request: MoreRequest) -> PassAnswer:
+        self.asked.append(request)
+        answer = await self.answers.get()
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    def grown(self, *buckets: BucketDigest, region: Region = REGION) -> None:
+        """The holder has verified more."""
+        self.answers.put_nowait(PassAnswer(region=region, buckets=buckets))
+
     async def pull(self, number: int = 1, *, fence: bool = False) -> None:
         ranks: Any = SimpleNamespace(targets={0: self.rank})
-        await pull(ranks, self.lease(number), self.start, stall=1.0, fence=fence)
+        how = Pulling("me", self.start, self.more, stall=1.0, fence=fence)
+        await pull(ranks, self.lease(number), how)
 
     @property
     def state(self) -> TargetState:
@@ -116,6 +134,74 @@ async def test_all_that_was_read_is_verified_and_the_reader_has_ended(world: Wor
     assert world.rank.grant_of(version) == world.rank.arenas[0].arena.header.grant
     assert world.rank.lendable(version) is None
     assert world.rank.written_since is None
+
+
+async def test_a_holder_that_reads_it_itself_is_read_as_it_goes_on(world: World) -> None:
+    """No bucket before it was told to be there; each is asked for once, beyond those that are known."""
+    world.grant = GRANT
+    reader = world.next
+    pulling = asyncio.create_task(world.pull())
+    await until(lambda: len(world.asked) == 1)
+    assert reader.fetched == []
+    world.grown(BUCKETS[1])
+    await until(lambda: len(world.asked) == 2)
+    await until(lambda: reader.fetched == [8])
+    world.grown()  # nothing new for a while
+    world.grown(BUCKETS[0])
+    await pulling
+    assert [(each.grant, each.reader, each.after) for each in world.asked] == [(GRANT, "me", n) for n in (0, 1, 1)]
+    assert reader.fetched == [8, 0]
+    assert world.rank.grant_of(world.lease().decided.version)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(Refused("reads no more", reason="NotHeld", status=404), "reads no more", id="it got no more"),
+        pytest.param(PassAnswer(region=OTHER), "replaced its worker", id="its worker died: what is known is gone"),
+        pytest.param(PassAnswer(region=REGION, buckets=(WRONG,)), "not of the decided version", id="other bytes"),
+    ],
+)
+async def test_a_holder_that_gets_no_more_breaks_it(world: World, answer: PassAnswer | Refused, words: str) -> None:
+    """What had come still counts: of the next holder only the rest is read."""
+    world.grant = GRANT
+    world.grown(BUCKETS[0])
+    reader = world.next
+    pulling = asyncio.create_task(world.pull())
+    await until(lambda: len(world.asked) == 2 and len(world.rank.arenas[0].machine.verified) == 1)
+    world.answers.put_nowait(answer)
+    with pytest.raises(WeightSyncError, match=words):
+        await pulling
+    assert reader.dead.done()
+    world.grant = ""
+    await world.pull()
+    assert world.readers[1].fetched == [8]
+
+
+async def test_what_is_read_is_lent_as_it_comes_and_no_longer_than_it_comes(world: World) -> None:
+    """Whoever waits for more learns at once that none comes; under the next grant what is verified is there again."""
+    world.next.hangs = {8}
+    pulling = asyncio.create_task(world.pull())
+    machine = world.rank.arenas[0].machine
+    await until(lambda: len(machine.verified) == 1)
+    version = world.lease().decided.version
+    assert world.rank.growing(version) is world.rank.arenas[0]
+    request = MoreRequest(reader="you", rank=0, grant=machine.grows(version), after=0, wait=5.0, ours=OURS)
+    assert (await world.rank.grown(request)).buckets == BUCKETS[:1]
+    waiting = asyncio.create_task(world.rank.grown(request.model_copy(update={"after": 1})))
+    await asyncio.sleep(0.01)
+    pulling.cancel()
+    async with asyncio.timeout(1.0):
+        with pytest.raises(Refused, match="reads no more"):
+            await waiting
+    assert (machine.grows(version), world.rank.growing(version)) == ("", None)
+    again = asyncio.create_task(world.pull())
+    await again
+    assert machine.grows(version) not in ("", request.grant)
+    with pytest.raises(Refused, match="not open"):
+        await world.rank.grown(request)
+    all_of_it = request.model_copy(update={"grant": machine.grows(version)})
+    assert (await world.rank.grown(all_of_it)).buckets == BUCKETS
 
 
 async def test_other_bytes_break_it_and_what_was_equal_still_counts(world: World) -> None:
