@@ -21,7 +21,7 @@ QUICK = (
     "reuse-sync-id", "any-grant", "direct-grant-before-pause", "direct-grant-before-journal",
     "direct-verify-before-terminal", "direct-continue-while-open", "direct-regrant-while-open",
     "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying", "no-confirm",
-    "keep-verified-for-ever", "lend-while-filling", "grant-while-it-reads",
+    "keep-verified-for-ever", "lend-while-filling", "grant-while-it-reads", "grow-without-reading",
     "relay-without-verifying", "written-and-relayed",
     "commit-without-the-member", "forget-a-members-restart", "certify-own-ranks-only", "let-go-at-once",
 )  # fmt: skip

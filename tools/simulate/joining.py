@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 from tools.simulate.clock import Cancelled, Future, Task, TimedOut, Work
 from tools.simulate.memory import RUBBISH, number_of
 from tools.simulate.rank_target import DIGEST, WIRE_CAPABILITIES, RankTarget, TargetArena
-from tools.simulate.transfer import LATE, WIRE
+from tools.simulate.transfer import LATE
 from weightsync.digests import BucketDigest
 from weightsync.errors import PeerError, Refused, TransferError, WeightSyncError
 from weightsync.plan import Plan
 from weightsync.version import Version
 from weightsync.wire import v1
-from weightsync_agent.drivers.joining import FAILED, SILENT
+from weightsync_agent.drivers.joining import FAILED, SILENT, TICK
 from weightsync_agent.drivers.pull import SHARE
 from weightsync_agent.drivers.reading import Told
 from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.holders import Offer, offers_of
-from weightsync_agent.protocol.readers import Readers
+from weightsync_agent.protocol.readers import MOST, Readers
 
 if TYPE_CHECKING:
     from tools.simulate.target_side import EngineAgent
@@ -64,7 +64,7 @@ class Reader:
     def _delay(self) -> float:
         wires, rng = self.world.wires, self.world.rng
         late = wires.late and rng.random() < wires.late
-        return rng.random() * LATE if late else 0.001 + rng.random() * WIRE
+        return rng.random() * LATE if late else 0.001 + rng.random() * self.world.read_seconds
 
     def _take(self, what: tuple[str, int, int], done: Future, left: list[int]) -> bool:
         wires, now = self.world.wires, self.world.loop.now
@@ -106,7 +106,7 @@ class Holding:
 
     def __init__(self, agent: EngineAgent) -> None:
         self.agent = agent
-        self.readers = Readers()
+        self.readers = Readers(1 if agent.world.joins_together else MOST)
 
     def whole(self, version: Version) -> bool:
         """Every rank's arena holds it, and every rank is here."""
@@ -239,6 +239,14 @@ class Joining:
                     self.world.loop.note(self.agent.life.name, "join", message)
                 case _:
                     raise TypeError(f"no such action: {action!r}")
+
+        if self.machine.state is j.JoinerState.RESTING and self.machine.hopes:
+            self.agent.spawn(self._again())
+
+    def _again(self) -> Work:
+        yield self.world.loop.sleep(max(0.0, self.machine.again_at - self.world.loop.now) + TICK)
+        if self.machine.state is j.JoinerState.RESTING:
+            self.look()
 
     def _do(self, work: Work) -> None:
         self.work = self.agent.spawn(self._run(work))

@@ -114,3 +114,18 @@ def _grant_while_it_reads(p: Patches) -> None:
     table[state.PULLING, t.Ask] = (replace(t.Target.table[state.EMPTY, t.Ask][0]),)
     p.set(t.Target, "table", table)
     p.set(t.Target, "check_ask", lambda machine, request: None)
+
+
+@pull_bug("what a holder has verified of what it reads itself counts here, too, and is not read")
+def _grow_without_reading(p: Patches) -> None:
+    old = p.set(joining.Joining, "_read", None)
+
+    def read(self: joining.Joining, reader: Any, into: Any, held: v1.HeldRank, buckets: Any) -> Any:
+        if not held.grant:
+            yield from old(self, reader, into, held, buckets)
+            return
+        target, arena = into
+        for bucket in buckets:
+            yield from target.pulled(arena, bucket, bucket)
+
+    p.set(joining.Joining, "_read", read)

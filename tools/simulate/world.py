@@ -19,7 +19,7 @@ from tools.simulate.planner import Planner
 from tools.simulate.pods import EnginePod, SourcePod
 from tools.simulate.rank_target import START_WORKER
 from tools.simulate.trainer import Rank, Trainer
-from tools.simulate.transfer import Wires
+from tools.simulate.transfer import WIRE, Wires
 from tools.simulate.watch import Watch
 from weightsync.errors import WeightSyncError
 from weightsync.plan import Strategy
@@ -31,6 +31,7 @@ from weightsync_agent.protocol.table import Machine
 HEAL_SECONDS = 150.0  # of virtual time after the last fault, for everything to be current again
 MOST_EVENTS = 60_000
 RELAYING = 0.3  # share of schedules in which engines pass versions on
+SLOW_READ = 0.2  # seconds of a piece at most, where engines read from those that read
 LATE_COMERS = 0.06  # share of schedules in which engines come once there are versions
 # (stages, ranks of each stage, all in one pod)
 TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, True))
@@ -83,7 +84,7 @@ class World:
         self.chances: dict[str, float] = {}
         self.dawdles: tuple[int, float] | None = None  # a rank that fills slowly: seconds for each bucket
         self.compare_seconds = 1.0  # of a found arena, at most
-        self.start_seconds = START_WORKER
+        self.start_seconds, self.read_seconds = START_WORKER, WIRE  # of a piece that an engine reads, at most
         self.kill_seconds = 0.002  # until a worker that is killed has ended
         self.struck, self.sprung = list[str](), list[str]()  # faults; ambushes, each time
         self.faulty = 0
@@ -110,6 +111,11 @@ class World:
         aimed = any(kind.relay for kind in self.aims)
         return (drawn.choice((1, 1, 2)), drawn.choice((1, 1, 2))) if drawn.random() < RELAYING or aimed else (0, 0)
 
+    @property
+    def joins_together(self) -> bool:
+        """Engines that come do so at once, each lends to one at a time, and reads last: some read what others do."""
+        return self.comes_late() is not None and bool(self.seed % 2)
+
     def comes_late(self) -> Random | None:
         """What engines that come once there are versions are drawn from; None where nobody does. Apart, too."""
         comers = Random(f"{self.seed}/comers")  # noqa: S311
@@ -128,8 +134,11 @@ class World:
             self.loop.at(at, self.trainer.rest, lasts)
         elif how < 0.7:
             self.loop.at(at, lures.trainers_away, self, lasts)
-        for _ in range(comers.choice((1, 1, 2, 3))):
-            self.loop.at(at + 0.1 + comers.random(), self.add_engine)
+        apart, more = 1.0, 0
+        if self.joins_together:
+            apart, more, self.read_seconds = 0.05, 3, SLOW_READ
+        for _ in range(comers.choice((1, 1, 2, 3)) + more):
+            self.loop.at(at + 0.1 + apart * comers.random(), self.add_engine)
 
     def _came(self) -> None:
         self.faulty -= 1

@@ -33,6 +33,7 @@ from weightsync_agent.threads import given_up, to_its_end
 log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS = 5.0
+TICK = 0.001  # seconds: a timer may be early by less
 # What is told of work that did not end as it should, by the state that waits for it.
 FAILED: dict[j.JoinerState, Callable[[str], object]] = {
     j.JoinerState.SEEKING: j.AskFailed,
@@ -81,6 +82,7 @@ class Joining:
         self._mode: PauseMode = "Abort"
         self._work: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()  # cancelled, and their workers may not have ended yet
+        self._again: asyncio.TimerHandle | None = None
         self._background = Background("joining")
 
     @property
@@ -123,6 +125,12 @@ class Joining:
             log.info("join", was=before.name, now=self.machine.state.name, on=type(event).__name__)
         for action in actions:
             self._act(action)
+        if self._again is not None:
+            self._again.cancel()
+        resting = self.machine.state is j.JoinerState.RESTING
+        if resting and self.machine.hopes:  # a place may come free long before the engine is looked at again
+            pause = max(0.0, self.machine.again_at - time.monotonic()) + TICK
+            self._again = asyncio.get_running_loop().call_later(pause, self.look)
 
     def _act(self, action: object) -> None:
         match action:
@@ -261,4 +269,6 @@ class Joining:
 
     async def close(self) -> None:
         """End the reading workers."""
+        if self._again is not None:
+            self._again.cancel()
         await self._background.close()

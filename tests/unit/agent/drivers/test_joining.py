@@ -186,6 +186,32 @@ async def test_engines_are_asked_a_few_at_a_time(
     await w.joining.close()
 
 
+async def test_an_engine_that_others_read_from_in_a_sync_is_read_last(world: Callable[..., World]) -> None:
+    """As the coordinator knows."""
+    holders = ("h", "i", "k")
+    w = world(holders=holders)
+    w.client.answers["c:1/v1/held"] = lambda body: Held(uid="c", decided=decided(), feeders=("h", "k"))
+    w.joining.look()
+    await w.until(S.IDLE)
+    assert w.pulls == ["i"]
+    await w.joining.close()
+
+
+async def test_one_that_waits_for_a_place_asks_again_by_itself(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the engine is looked at next. Here a sync begins, and has begun when it asks again."""
+    monkeypatch.setattr(j, "BUSY_SECONDS", 0.02)
+    w = world()
+    begins = iter((True, True, False))
+    w.client.answers["c:1/v1/held"] = lambda body: Held(uid="c", decided=decided(), begins=next(begins))
+    w.joining.look()
+    await w.until(S.IDLE)
+    assert w.client.asked.count("c:1/v1/held") == 3
+    assert len(w.pulls) == 1
+    await w.joining.close()
+
+
 async def test_the_next_holder_is_read_where_one_breaks(world: Callable[..., World]) -> None:
     """Both were asked once."""
     w = world()

@@ -3,8 +3,8 @@
 import pytest
 
 from weightsync.version import Version
-from weightsync.wire.v1 import Decided
-from weightsync_agent.protocol.holders import Offer, follows, goal, newest, order
+from weightsync.wire.v1 import Decided, Held
+from weightsync_agent.protocol.holders import MOST_BEHIND, Offer, follows, goal, newest, offers_of, order, suffices
 
 OLD, NEW, OTHER = "1" * 16, "2" * 16, "3" * 16
 
@@ -79,6 +79,50 @@ def test_holders_are_asked_the_nearest_first_then_by_load_and_full_ones_last() -
         offer("old", decided(2)), offer("knows", aim, most=0),
     ]  # fmt: skip
     assert [each.uid for each in order(offers, aim, "r")] == ["free", "busy", "far", "full"]
+
+
+def test_what_engines_only_read_themselves_counts_where_nothing_is_held() -> None:
+    """Whoever has all of it may be gone: an older version that is there comes first, without a coordinator's word."""
+    grows, has = offer("grows", decided(9), behind=1), offer("has", decided(8))
+    assert goal(None, [grows, has], None) == decided(8)
+    assert goal(None, [grows], None) == decided(9)
+    assert goal(decided(8), [grows, offer("has", decided(7))], None) == decided(9)
+    assert goal(None, [grows, has], decided(8)) == decided(8)
+
+
+def test_who_reads_itself_is_asked_after_who_has_all_and_never_who_is_farther_behind() -> None:
+    """Nobody turns to one that waits for him: that one is farther behind than he ever was. Feeders come last."""
+    aim = decided(3)
+    offers = [
+        offer("third", aim, behind=3), offer("first", aim, behind=1, readers=1), offer("has", aim, readers=1),
+        offer("second", aim, behind=2), offer("feeds", aim, feeds=True), offer("deep", aim, behind=MOST_BEHIND),
+    ]  # fmt: skip
+    assert [each.uid for each in order(offers, aim, "r")] == ["has", "first", "second", "third", "feeds"]
+    assert [each.uid for each in order(offers, aim, "r", 2)] == ["has", "first", "feeds"]
+    assert [each.uid for each in order(offers, aim, "r", 1)] == ["has", "feeds"]
+
+
+def test_one_answer_may_hold_two_offers() -> None:
+    """An engine that goes over to a newer version lends both, from the same places."""
+    held = Held(uid="h", decided=decided(2), readers=1, most=2, grows=decided(3), behind=2)
+    expected = [offer("h", decided(2), readers=1), offer("h", decided(3), readers=1, behind=2)]
+    assert offers_of(held, "h:1", feeds=False) == expected
+    assert [each.behind for each in offers_of(Held(uid="h", grows=decided(3)), "h:1", feeds=True)] == [1]
+    assert offers_of(Held(uid="h"), "h:1", feeds=False) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "enough"),
+    [
+        pytest.param({}, True, id="a free one"),
+        pytest.param({"behind": 1}, True, id="one that reads itself"),
+        pytest.param({"readers": 2}, False, id="a full one"),
+        pytest.param({"feeds": True}, False, id="one whose link is in use"),
+    ],
+)
+def test_when_nobody_else_need_be_asked(more: dict[str, int], enough: bool) -> None:
+    """Hundreds may join at once."""
+    assert suffices([offer("h", decided(3), **more)], decided(3)) is enough
 
 
 def test_readers_spread_over_equal_holders() -> None:

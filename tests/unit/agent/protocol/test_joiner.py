@@ -9,7 +9,7 @@ from weightsync.errors import ProtocolError
 from weightsync.version import Version
 from weightsync.wire.v1 import Decided, HeldRank, Lease, Region
 from weightsync_agent.protocol import joiner as j
-from weightsync_agent.protocol.holders import Offer
+from weightsync_agent.protocol.holders import MOST_BEHIND, Offer
 from weightsync_agent.protocol.joiner import JoinerState as S
 
 PROGRAM, LINEAGE = "2" * 32, "3" * 16
@@ -149,6 +149,52 @@ def test_whoever_waits_for_a_place_still_hopes() -> None:
     assert machine.handle(NEEDS, j.BUSY_SECONDS) == [j.Seek()]
     machine.handle(ALONE, j.BUSY_SECONDS)
     assert not machine.hopes
+
+
+def test_while_a_sync_begins_it_waits_a_moment() -> None:
+    """Until it is known whose links that takes; not for ever, and not where nobody could be asked."""
+    begins = j.Asked((offer(),), decided(), answered=True, begins=True)
+    machine, now = joiner(NEEDS), 0.0
+    for _ in range(j.BEGIN_WAITS):
+        assert isinstance(machine.handle(begins, now)[0], j.Told)
+        assert (machine.state, machine.hopes, machine.again_at <= now + j.BUSY_SECONDS) == (S.RESTING, True, True)
+        now = machine.again_at
+        machine.handle(NEEDS, now)
+    assert machine.handle(begins, now) == [j.AskLease(offer(), decided())]
+    nobody = joiner(NEEDS, j.Asked((), decided(), answered=True, begins=True))
+    assert (nobody.state, nobody.hopes) == (S.RESTING, False)
+
+
+def behind(count: int) -> Lease:
+    return lease().model_copy(update={"behind": count})
+
+
+def test_what_is_read_is_lent_while_it_is_read_and_until_it_is_served() -> None:
+    """Its lease says what will be there, and how far behind a whole one it is."""
+    machine = joiner(*LEASING)
+    assert machine.grows is None
+    machine.handle(j.Leased(behind(2)), 0.0)
+    assert machine.grows == behind(2)
+    machine.handle(j.Pulled(), 0.0)
+    assert machine.grows == behind(2)
+    machine.handle(j.NotApplied("torn"), 0.0)
+    assert machine.grows is None
+    broken = joiner(*LEASING, j.Leased(behind(2)), j.PullBroke("stalled"))
+    assert broken.grows is None
+
+
+def test_it_turns_to_nobody_who_is_as_far_behind_as_it_was_itself() -> None:
+    """That one may wait for it. A version that it had read nothing of begins anew."""
+    machine = joiner(*LEASING, j.Leased(behind(1)), j.PullBroke("stalled"))
+    offers = (offer("h", behind=2), offer("i", behind=1))
+    machine.handle(NEEDS, 9.0)
+    assert machine.handle(j.Asked(offers, decided(), answered=True), 9.0) == [j.AskLease(offers[1], decided())]
+    assert "2 engines behind" in machine.wrong(behind(2))
+    machine.handle(j.NotLeased("gone"), 9.0)
+    newer = tuple(offer(each.uid, decided(2), behind=each.behind) for each in offers)
+    machine.handle(NEEDS, 99.0)
+    [asked] = machine.handle(j.Asked(newer, decided(2), answered=True), 99.0)
+    assert (asked, machine.below) == (j.AskLease(newer[1], decided(2)), MOST_BEHIND)
 
 
 @pytest.mark.parametrize(

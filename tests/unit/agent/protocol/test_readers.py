@@ -32,6 +32,16 @@ def test_engines_that_read_in_a_sync_are_told_and_take_nobodys_place() -> None:
     assert readers.load(4.0 + PASSED_SECONDS) == 2
 
 
+def test_who_has_a_lease() -> None:
+    """Until it ends, by a word or by itself."""
+    readers = Readers()
+    readers.admit("a", 0.0)
+    readers.admit("b", 0.0)
+    readers.end("b")
+    assert [readers.reads(name, 1.0) for name in "abc"] == [True, False, False]
+    assert not readers.reads("a", SECONDS)
+
+
 def test_a_reader_that_asks_again_keeps_its_place_and_a_silent_one_loses_it() -> None:
     """A lease ends by itself: its reader may have died."""
     readers = Readers(1)

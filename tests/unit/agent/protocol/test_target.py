@@ -229,6 +229,41 @@ def test_a_pull_goes_on_with_what_was_verified_of_the_same_version() -> None:
     assert after_a_grant.verified == {}
 
 
+def test_what_our_reader_verifies_is_lent_as_long_as_it_reads_or_has_all() -> None:
+    """Whoever waits for more of it is refused once none comes; a new pull lends under another name."""
+    machine = target(PULL)
+    assert (machine.grows(V1), machine.grows(commit(number=2).version)) == (G2, "")
+    assert machine.check_growing(G2, 0) == ()
+    machine.handle(t.Landed(G2, (B0,), (B0,)), 0.0)
+    assert machine.check_growing(G2, 0) == (B0,)
+    assert machine.check_growing(G2, 1) == ()
+    machine.handle(t.PullEnded(), 0.0)
+    assert machine.grows(V1) == ""
+    with pytest.raises(Refused, match="reads no more") as ended:
+        machine.check_growing(G2, 1)
+    assert ended.value.reason == "NotHeld"
+    machine.handle(t.Pull(V1, 1, G1), 0.0)
+    assert machine.grows(V1) == G1
+    with pytest.raises(Refused, match="not open"):
+        machine.check_growing(G2, 0)
+
+
+@pytest.mark.parametrize(
+    "events", [(), (t.Commit(commit(G2), 0),), (t.Commit(commit(G2), 0), t.Keep())],
+    ids=["all is there", "it is sealed", "it is applied"],
+)  # fmt: skip
+def test_what_was_pulled_whole_is_lent_under_the_same_name(events: tuple[object, ...]) -> None:
+    """Whoever still reads it reads on."""
+    machine = pulled(t.PullEnded(), *events)
+    assert machine.grows(V1) == G2
+    assert machine.check_growing(G2, 1) == (B1,)
+
+
+def test_what_a_sync_fills_is_not_lent_to_joiners() -> None:
+    """It is not decided yet."""
+    assert target(*VERIFIED).grows(V1) == ""
+
+
 def test_an_unequal_bucket_is_not_verified_by_a_pull() -> None:
     """The holder's arena changed under the read."""
     machine = target(PULL)

@@ -1,0 +1,93 @@
+"""What an engine lends: what it has, what it reads itself, and to whom."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.agent.drivers.test_pull import BUCKETS, World
+from tests.unit.agent.drivers.test_rank_target import OURS, Workers, target, until
+from weightsync.errors import Refused
+from weightsync.wire.v1 import Lease, LeaseEnd, LeaseRequest, MoreRequest
+from weightsync_agent.drivers.holding import Holding
+
+
+class Holder(World):
+    """One rank that reads from another engine, three engines behind one that has all, and lends."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(target(folder, Workers()))
+        ranks: Any = SimpleNamespace(targets={0: self.rank}, remote={})
+        self.reads: Lease | None = None
+        self.holding = Holding("me", ranks, lambda: None, lambda: self.reads)
+
+    def request(self, **more: Any) -> LeaseRequest:
+        programs = {0: self.rank.program.digest}
+        version = self.lease().decided.version
+        return LeaseRequest(**{"reader": "r", "version": version, "programs": programs, "ours": OURS, "waits": True,
+                               **more})  # fmt: skip
+
+
+@pytest.fixture
+async def holder(tmp_path: Path) -> AsyncIterator[Holder]:
+    holder = Holder(tmp_path)
+    await holder.rank.open()
+    yield holder
+    await holder.rank.close()
+
+
+async def test_what_it_reads_itself_is_lent_as_it_comes(holder: Holder) -> None:
+    """With the digests of all that comes, and to those who wait for it alone; before it reads nothing is."""
+    holder.reads = holder.lease().model_copy(update={"behind": 3})
+    assert holder.holding.held().grows is None
+    holder.next.hangs = {8}
+    reading = asyncio.create_task(holder.pull())
+    machine = holder.rank.arenas[0].machine
+    await until(lambda: len(machine.verified) == 1)
+    held = holder.holding.held()
+    assert (held.decided, held.grows, held.behind, held.most) == (None, holder.reads.decided, 4, 2)
+    with pytest.raises(Refused) as older:  # an agent of an older release reads all at once
+        await holder.holding.lease(holder.request(waits=False))
+    assert older.value.reason == "NotHeld"
+    lease = await holder.holding.lease(holder.request())
+    [rank] = lease.ranks
+    assert (lease.behind, lease.decided, rank.buckets) == (4, holder.reads.decided, BUCKETS)
+    assert (rank.grant, rank.region) == (machine.grows(lease.decided.version), holder.rank.arenas[0].region)
+    more = MoreRequest(reader="r", rank=0, grant=rank.grant, after=0, ours=OURS)
+    assert (await holder.holding.more(more)).buckets == BUCKETS[:1]
+    reading.cancel()
+    await asyncio.wait({reading})
+    assert holder.holding.held().grows is None
+    with pytest.raises(Refused) as over:
+        await holder.holding.lease(holder.request())
+    assert over.value.reason == "NotHeld"
+
+
+@pytest.mark.parametrize("change", [{"reader": "another"}, {"rank": 1}], ids=["not its reader", "no such rank"])
+async def test_only_who_has_a_lease_learns_what_is_there(holder: Holder, change: dict[str, Any]) -> None:
+    """Whose lease has ended reads no more."""
+    holder.reads = holder.lease()
+    holder.next.hangs = {8}
+    reading = asyncio.create_task(holder.pull())
+    await until(lambda: len(holder.rank.arenas[0].machine.verified) == 1)
+    [rank] = (await holder.holding.lease(holder.request())).ranks
+    more = MoreRequest(reader="r", rank=0, grant=rank.grant, after=0, ours=OURS)
+    with pytest.raises(Refused, match="not lent"):
+        await holder.holding.more(more.model_copy(update=change))
+    await holder.holding.end(LeaseEnd(reader="r"))
+    with pytest.raises(Refused, match="not lent"):
+        await holder.holding.more(more)
+    reading.cancel()
+    await asyncio.wait({reading})
+
+
+async def test_where_it_was_another_version_that_it_reads_it_lends_nothing(holder: Holder) -> None:
+    """A lease that it has is of one version."""
+    holder.reads = holder.lease(2)
+    await holder.pull()
+    assert holder.holding.held().grows is None
+    with pytest.raises(Refused):
+        await holder.holding.lease(holder.request())
