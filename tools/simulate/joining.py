@@ -117,10 +117,11 @@ class Holding:
 
     def growing(self) -> v1.Lease | None:
         """The lease under which every rank reads by now."""
-        lease, targets = self.agent.joining.machine.grows, self.agent.targets.values()
-        if lease is None or not targets or self.agent.pod.nodes > 1:
+        lease, targets = self.agent.joining.machine.grows, self.agent.targets
+        if lease is None or self.agent.pod.nodes > 1 or {held.rank for held in lease.ranks} != targets.keys():
             return None
-        return lease if all(target.growing(lease.decided.version) is not None for target in targets) else None
+        reads = all(target.growing(lease.decided.version) is not None for target in targets.values())
+        return lease if reads else None
 
     def held(self) -> v1.Held:
         """For GET /v1/held."""

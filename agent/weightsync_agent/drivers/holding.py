@@ -54,10 +54,11 @@ class Holding:
 
     def _growing(self) -> Lease | None:
         """The lease under which every rank reads by now."""
-        lease = self._grows()
-        targets = self._ranks.targets.values()
-        reads = lease is not None and all(t.growing(lease.decided.version) is not None for t in targets)
-        return lease if reads and targets and not self._ranks.remote else None
+        lease, targets = self._grows(), self._ranks.targets
+        if lease is None or self._ranks.remote or {held.rank for held in lease.ranks} != targets.keys():
+            return None
+        reads = all(target.growing(lease.decided.version) is not None for target in targets.values())
+        return lease if reads else None
 
     def held(self) -> Held:
         """For GET /v1/held."""
