@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tools.simulate.clock import Cancelled, Future, Task, TimedOut, Work
 from tools.simulate.memory import RUBBISH, number_of
 from tools.simulate.rank_target import DIGEST, WIRE_CAPABILITIES, RankTarget, TargetArena
-from tools.simulate.transfer import LATE
+from tools.simulate.transfer import LATE, WIRE
 from weightsync.digests import BucketDigest
 from weightsync.errors import PeerError, Refused, TransferError, WeightSyncError
 from weightsync.plan import Plan
@@ -34,10 +34,14 @@ STALE = 0.3  # share of searches that go by the plan of the one before
 
 
 class Reader:
-    """A process of ours that reads into one arena. ``dead`` is done once no byte of it can come any more."""
+    """A process of ours that reads into one arena. ``dead`` is done once no byte of it can come any more.
 
-    def __init__(self, world: World, into: TargetArena) -> None:
+    seconds: that a piece takes, at most, both ways.
+    """
+
+    def __init__(self, world: World, into: TargetArena, seconds: float = WIRE) -> None:
         self.world = world
+        self.seconds = seconds
         self.into = into
         self.grant = into.arena.header.grant
         self.alive = True
@@ -64,7 +68,7 @@ class Reader:
     def _delay(self) -> float:
         wires, rng = self.world.wires, self.world.rng
         late = wires.late and rng.random() < wires.late
-        return rng.random() * LATE if late else 0.001 + rng.random() * self.world.read_seconds
+        return rng.random() * LATE if late else 0.001 + rng.random() * self.seconds
 
     def _take(self, what: tuple[str, int, int], done: Future, left: list[int]) -> bool:
         wires, now = self.world.wires, self.world.loop.now
@@ -342,7 +346,7 @@ class Joining:
         yield self.world.loop.sleep(self.world.start_seconds)
         if self.world.fault_chance("worker start fails"):
             raise TransferError("no worker")
-        reader = Reader(self.world, into[1])
+        reader = Reader(self.world, into[1], self.world.join_seconds)
         readers.append(reader)
         self.agent.workers.append(reader)
         if not held.grant:

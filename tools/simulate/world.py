@@ -31,7 +31,7 @@ from weightsync_agent.protocol.table import Machine
 HEAL_SECONDS = 150.0  # of virtual time after the last fault, for everything to be current again
 MOST_EVENTS = 60_000
 RELAYING = 0.3  # share of schedules in which engines pass versions on
-SLOW_READ = 0.2  # seconds of a piece at most, where engines read from those that read
+SLOW_READ = 0.2  # seconds of a piece at most, where engines join from those that join
 LATE_COMERS = 0.06  # share of schedules in which engines come once there are versions
 # (stages, ranks of each stage, all in one pod)
 TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, True))
@@ -84,7 +84,7 @@ class World:
         self.chances: dict[str, float] = {}
         self.dawdles: tuple[int, float] | None = None  # a rank that fills slowly: seconds for each bucket
         self.compare_seconds = 1.0  # of a found arena, at most
-        self.start_seconds, self.read_seconds = START_WORKER, WIRE  # of a piece that an engine reads, at most
+        self.start_seconds, self.join_seconds = START_WORKER, WIRE  # of a piece that a joiner reads, at most
         self.kill_seconds = 0.002  # until a worker that is killed has ended
         self.struck, self.sprung = list[str](), list[str]()  # faults; ambushes, each time
         self.faulty = 0
@@ -136,12 +136,13 @@ class World:
             self.loop.at(at, lures.trainers_away, self, lasts)
         apart, more = 1.0, 0
         if self.joins_together:
-            apart, more, self.read_seconds = 0.05, 3, SLOW_READ
+            apart, more, self.join_seconds = 0.05, 3, SLOW_READ
         for _ in range(comers.choice((1, 1, 2, 3)) + more):
             self.loop.at(at + 0.1 + apart * comers.random(), self.add_engine)
 
     def _came(self) -> None:
         self.faulty -= 1
+        self.join_seconds = WIRE
         self.last_fault = self.loop.now
 
     @property
