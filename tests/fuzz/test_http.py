@@ -43,7 +43,9 @@ ENGINE_BODIES: dict[str, Json] = {
         "programs": {PROGRAM.digest: "5" * 64}, "ranks": [RANK], "strategy": {"pauseMode": "Abort"},
     },
     "/v1/welcome": {"term": 1, "coordinator": "t0", "initialGate": "Open"},
-    "/v1/leases": {"reader": "t0", "version": VERSION, "programs": {"0": PROGRAM.digest}, "ours": OURS},
+    "/v1/leases": {"reader": "t0", "version": VERSION, "programs": {"0": PROGRAM.digest}, "ours": OURS,
+                   "waits": True},
+    "/v1/leases/more": {"reader": "t0", "rank": 0, "grant": GRANT, "after": 0, "wait": 0.01, "ours": OURS},
     "/v1/leases/end": {"reader": "t0"},
     "/v1/relays": {
         "term": 1, "coordinator": "t0", "sync": "s", "turn": 1, "uid": "e1", "engine": "e1", "address": "127.0.0.1:1",
