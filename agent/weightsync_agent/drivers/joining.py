@@ -176,7 +176,7 @@ class Joining:
 
     async def _seek(self) -> object:
         try:
-            plan = await self._neighbours.plan()
+            plan = await self._neighbours.plan(busy=self.machine.waits > 0)
             self._deadline, self._mode = float(plan.strategy.deadline_seconds), plan.strategy.pause_mode
             if plan.suspend:
                 return j.AskFailed("the WeightSync is suspended")

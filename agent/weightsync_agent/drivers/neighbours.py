@@ -16,6 +16,7 @@ ASKED = 64  # engines at most; there are holders among them, or there are few
 AT_ONCE = 8
 ANSWER_SECONDS = 2.0
 PLAN_SECONDS = 30.0  # a plan that served is not read again before: a fresh fleet asks for hours
+BUSY_SECONDS = 5.0  # nor before this, where all that it names are busy: others came since, and lend what they read
 
 
 class Neighbours:
@@ -29,9 +30,12 @@ class Neighbours:
         self._plan: Plan | None = None
         self._read_at = 0.0
 
-    async def plan(self) -> Plan:
-        """Raises Refused where no plan knows this engine's WeightSync yet, WeightSyncError where none can be read."""
-        if self._plan is None or time.monotonic() > self._read_at + PLAN_SECONDS:
+    async def plan(self, *, busy: bool = False) -> Plan:
+        """Whom to ask. busy: nobody in the last one had a place.
+
+        Raises Refused where no plan knows this engine's WeightSync yet, WeightSyncError where none can be read.
+        """
+        if self._plan is None or time.monotonic() > self._read_at + (BUSY_SECONDS if busy else PLAN_SECONDS):
             self._plan = await self._read()
             self._read_at = time.monotonic()
         if self._plan is None:

@@ -12,6 +12,7 @@ from weightsync.errors import PeerError, Refused, TransferError
 from weightsync.plan import Transfer
 from weightsync.wire.v1 import Accepted, Capabilities, Decided, Held, HeldRank, Lease, Region
 from weightsync_agent.drivers import joining as driver
+from weightsync_agent.drivers import neighbours
 from weightsync_agent.drivers.joining import Joining
 from weightsync_agent.drivers.neighbours import AT_ONCE, Neighbours
 from weightsync_agent.peers.client import Unreachable
@@ -194,6 +195,34 @@ async def test_an_engine_that_others_read_from_in_a_sync_is_read_last(world: Cal
     w.joining.look()
     await w.until(S.IDLE)
     assert w.pulls == ["i"]
+    await w.joining.close()
+
+
+async def test_one_that_waits_for_a_place_learns_who_came_since(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who came with it is in a later plan than its own first one, and lends what it reads."""
+    monkeypatch.setattr(j, "BUSY_SECONDS", 0.02)
+    w = world(holders=("h", "late"))
+    w.client.answers["h:1/v1/held"] = lambda body: Held(uid="h", decided=decided(), readers=2, most=2)
+
+    def full(body: Any) -> Lease:
+        raise Refused("two read", reason="Busy", status=503)
+
+    w.client.answers["h:1/v1/leases"] = full
+    w.client.answers["late:1/v1/held"] = lambda body: Held(uid="late", grows=decided(), behind=1, most=2)
+    all_of_them = w.plan.engines
+    w.plan = SimpleNamespace(**(vars(w.plan) | {"engines": all_of_them[:1]}))
+    w.joining.look()
+    await w.until(S.RESTING)
+    w.plan = SimpleNamespace(**(vars(w.plan) | {"engines": all_of_them}))
+    async with asyncio.timeout(5):
+        while w.joining.machine.waits < 3:  # noqa: ASYNC110 - a machine has no event
+            await asyncio.sleep(0.002)
+    assert not any(asked.startswith("late") for asked in w.client.asked)
+    monkeypatch.setattr(neighbours, "BUSY_SECONDS", 0.0)
+    await w.until(S.IDLE)
+    assert w.pulls == ["late"]
     await w.joining.close()
 
 
