@@ -85,8 +85,10 @@ class Coordination:
         if sealed is None:
             return v1.Held(uid=self.machine.uid)
         decided = v1.Decided(version=sealed.version, label=sealed.label, term=sealed.term, programs=sealed.roots)
-        begins, feeders = self.machine.begins, self.machine.feeders
-        return v1.Held(uid=self.machine.uid, decided=decided, begins=begins, feeders=feeders)
+        machine = self.machine
+        return v1.Held(
+            uid=machine.uid, decided=decided, syncing=machine.syncing, begins=machine.begins, feeders=machine.feeders
+        )
 
     def publishes(self, request: v1.PublishRequest) -> Work:
         """A rank called publish()."""

@@ -298,7 +298,8 @@ class Joining:
             if held.uid == engine.leader:
                 feeds = told is not None and engine.leader in told.feeders
                 offers += offers_of(held, engine.address, feeds=feeds)
-        return j.Asked(tuple(offers), said, answered, plan.term, told is not None and told.begins)
+        syncing, begins = (told.syncing, told.begins) if told is not None else (False, False)
+        return j.Asked(tuple(offers), said, answered, plan.term, syncing, begins)
 
     def _alike(self, engine: Any) -> bool:
         programs = {target.rank.rank: target.rank.program for target in engine.targets}

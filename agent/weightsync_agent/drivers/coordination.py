@@ -174,7 +174,13 @@ class Coordination:
         if sealed is None:
             return Held(uid=machine.uid)
         decided = Decided(version=sealed.version, label=sealed.label, term=sealed.term, programs=sealed.roots)
-        return Held(uid=machine.uid, decided=decided, begins=machine.begins, feeders=machine.feeders)
+        return Held(
+            uid=machine.uid,
+            decided=decided,
+            syncing=machine.syncing,
+            begins=machine.begins,
+            feeders=machine.feeders,
+        )
 
     async def names(self, request: NamesRequest) -> NamesAnswer:
         """What the caller's stage owns of the program."""

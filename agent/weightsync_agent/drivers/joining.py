@@ -191,11 +191,12 @@ class Joining:
             said, answered = (told.decided if told is not None else None), told is not None
             if answered and said is None:
                 return j.Asked((), None, answered=True)
-            begins, feeders = (told.begins, frozenset(told.feeders)) if told is not None else (False, frozenset())
+            feeders = frozenset(told.feeders) if told is not None else frozenset()
             offers = await self._neighbours.offers(plan, self.machine.programs, said, feeders)
         except WeightSyncError as error:
             return j.AskFailed(str(error))
-        return j.Asked(offers, said, answered, self._neighbours.limit(plan), begins)
+        syncing, begins = (told.syncing, told.begins) if told is not None else (False, False)
+        return j.Asked(offers, said, answered, self._neighbours.limit(plan), syncing, begins)
 
     def _may_read(self, protocol: str) -> bool:
         """A lease chooses no transport, as a grant does: readers take the one that their agent was started with."""

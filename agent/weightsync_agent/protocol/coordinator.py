@@ -102,6 +102,11 @@ class Coordinator(Machine[CoordinatorState]):
         return relays and self.state is CoordinatorState.GRANTING
 
     @property
+    def syncing(self) -> bool:
+        """A sync goes on."""
+        return self.sync is not None
+
+    @property
     def feeders(self) -> tuple[str, ...]:
         """Uids of the leaders of engines that pass the version on now."""
         return relaying.feeders(self.sync) if self.sync is not None else ()

@@ -74,10 +74,13 @@ def newest(offers: Iterable[Offer]) -> Decided | None:
     return max((d for d in held if d.version.lineage == lineage), key=lambda decided: decided.version.number)
 
 
-def goal(own: Decided | None, offers: Sequence[Offer], said: Decided | None) -> Decided | None:
+def goal(
+    own: Decided | None, offers: Sequence[Offer], said: Decided | None, *, syncing: bool = False
+) -> Decided | None:
     """What to aim at; None: nothing that may follow what was there. said: by the coordinator.
 
-    What engines only read themselves counts where none that may follow is held: it may never get whole.
+    What engines only read themselves counts where none that may follow is held: it may never get whole. syncing: a
+    sync goes on, which may bring what was said: until an engine holds it, the version before it serves.
     """
     whole = [offer for offer in offers if not offer.behind]
     if said is not None:
@@ -85,6 +88,8 @@ def goal(own: Decided | None, offers: Sequence[Offer], said: Decided | None) -> 
         same = [o for o in whole if o.decided.version.lineage == said.version.lineage]
         best = newest([*same, Offer("", "", said)]) or said
         found = best if best.version.number > said.version.number else said
+        if syncing and not any(offer.decided.version == found.version for offer in offers):
+            found = newest(o for o in same if follows(own, o.decided)) or found
         older = own is not None and own.version.lineage == found.version.lineage
         return found if not older or follows(own, found) else None
     return newest(o for o in whole if follows(own, o.decided)) or newest(o for o in offers if follows(own, o.decided))

@@ -8,6 +8,7 @@
   stalls or goes, is left, and the next one is asked for what is not verified yet;
 - while it reads it lends what it has verified to others that join, and not once it reads no more. It turns to such an
   engine itself only where that one is less far behind a whole one than it ever was: so nobody waits in a circle;
+- what a sync brings may be decided before an engine holds it: until one does, the version before it is read;
 - while a sync begins it waits for a moment, until it is known which engines pass that on: their links are in use;
 - our reading worker has ended before anybody else may fill the arena, and before it is sealed;
 - what lies sealed in the engine's own arenas already is applied from there, and nobody is read;
@@ -63,14 +64,15 @@ class NeedsNothing:
 class Asked:
     """What agents said. said: by the coordinator, None where it knows of none; answered: it did.
 
-    limit: the newest term that has begun, None where nobody says: no decision is of a later one. begins: a sync has
-    begun, and who passes it on is not known yet.
+    limit: the newest term that has begun, None where nobody says: no decision is of a later one. syncing: a sync goes
+    on; begins: and who passes it on is not known yet.
     """
 
     offers: tuple[Offer, ...]
     said: Decided | None
     answered: bool
     limit: int | None = None
+    syncing: bool = False
     begins: bool = False
 
 
@@ -219,7 +221,7 @@ class Joiner(Machine[JoinerState]):
             return self._rest("nothing is known to have been decided", now)
         if said is not None and limit is not None and said.term > limit:
             return self._rest(f"{said.version.name} is of term {said.term}, and the plan of term {limit}", now)
-        aim = goal(self.own, offers, said)
+        aim = goal(self.own, offers, said, syncing=event.syncing)
         if aim is None:
             return self._rest("no engine holds a version that may follow the one before", now)
         if self.aim is not None and self.aim.version != aim.version:

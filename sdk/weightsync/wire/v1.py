@@ -572,8 +572,8 @@ class Held(WireRecord):
     knows what was decided lends nothing: 0. grows: what the engine itself reads from another, and lends as it comes;
     behind: how many engines its bytes pass through until they are here.
 
-    Of a coordinator, begins: a sync has begun of which nobody knows yet who passes it on; feeders: uids of the
-    leaders of engines that do so now.
+    Of a coordinator, syncing: a sync goes on, whose version may be decided before any engine holds it; begins: nobody
+    knows yet who passes it on; feeders: uids of the leaders of engines that do so now.
     """
 
     uid: str
@@ -582,6 +582,7 @@ class Held(WireRecord):
     most: Annotated[int, Field(ge=0)] = 0
     grows: Decided | None = None
     behind: Annotated[int, Field(ge=0)] = 0
+    syncing: bool = False
     begins: bool = False
     feeders: Annotated[tuple[str, ...], MANY] = ()
 

@@ -90,6 +90,26 @@ def test_what_engines_only_read_themselves_counts_where_nothing_is_held() -> Non
     assert goal(None, [grows, has], decided(8)) == decided(8)
 
 
+@pytest.mark.parametrize(
+    ("own", "held", "expected"),
+    [
+        pytest.param(None, [offer("a", decided(4)), offer("b", decided(3))], decided(4), id="the one before it"),
+        pytest.param(None, [offer("a", decided(4)), offer("b", decided(5))], decided(5), id="one has it by now"),
+        pytest.param(None, [offer("a", decided(4)), offer("b", decided(5), behind=1)], decided(5), id="one reads it"),
+        pytest.param(decided(4), [offer("a", decided(4))], decided(4), id="the one that it had itself"),
+        pytest.param(decided(5), [offer("a", decided(4))], decided(5), id="nothing older than what it had"),
+        pytest.param(None, [offer("a", decided(4, lineage=NEW))], decided(5), id="none of another lineage"),
+        pytest.param(None, [offer("a", decided(4), behind=1)], decided(5), id="none that nobody holds"),
+    ],
+)
+def test_until_an_engine_holds_what_a_sync_brings_the_version_before_it_serves(
+    own: Decided | None, held: list[Offer], expected: Decided
+) -> None:
+    """It is decided early where engines are not waited for. Where no sync goes on, the sources write at once."""
+    assert goal(own, held, decided(5), syncing=True) == expected
+    assert goal(own, held, decided(5)) == decided(5)
+
+
 def test_who_reads_itself_is_asked_after_who_has_all_and_never_who_is_farther_behind() -> None:
     """Nobody turns to one that waits for him: that one is farther behind than he ever was. Feeders come last."""
     aim = decided(3)

@@ -193,7 +193,7 @@ def test_joiners_are_told_who_passes_it_on() -> None:
     assert (world.machine.begins, world.machine.feeders) == (False, ())
     request = PublishRequest(writer=WRITER, world_size=1, stage=0, stages=1, nonce=LINEAGE, sequence=9)
     asking = five().feed(e.Published(Gathered(LINEAGE, 9, "", {0: request}, 0.0, frozenset({PROGRAM}))))
-    assert asking.machine.begins
+    assert (asking.machine.begins, asking.machine.syncing) == (True, True)
     fed = world.begin().fed()
     feeders = sorted({by for by in fed.values() if by != "src"})
     assert (world.machine.begins, list(world.machine.feeders)) == (False, feeders)
