@@ -40,6 +40,7 @@ class Holding:
         self._decided = decided
         self._grows = grows
         self._readers = Readers()
+        self._lent: dict[str, Decided] = {}  # by reader
         # Asked for, not told: a reader that is gone says nothing when its lease ends.
         metrics.READERS.set_function(lambda: self._readers.count(time.monotonic()))
 
@@ -87,6 +88,10 @@ class Holding:
         decided, growing = self._decided(), self._growing()
         if decided is not None and decided.version == request.version and self.whole(request.version):
             return decided, None
+        lent = self._lent.get(request.reader)
+        reads = lent is not None and self._readers.reads(request.reader, time.monotonic())
+        if lent is not None and reads and lent.version == request.version and self.whole(request.version):
+            return lent, None  # the engine serves another by now, whose bytes came into another arena
         if growing is not None and growing.decided.version == request.version and request.waits:
             return growing.decided, growing
         return None
@@ -95,7 +100,7 @@ class Holding:
         """Let it read, or go on reading. Raises Refused: NotHeld, LayoutMismatch, CapabilityMismatch, Busy."""
         lends = self._lends(request)
         if lends is None:
-            self._readers.end(request.reader)
+            self._end(request.reader)
             raise Refused(
                 f"{request.version.name} is not held here: ask another engine", reason="NotHeld", status=404
             )
@@ -111,6 +116,7 @@ class Holding:
             agree(request.ours, target.worker.capabilities)
             ranks.append(self._held_rank(target, request.version, growing))
         seconds = self._readers.admit(request.reader, time.monotonic())
+        self._lent[request.reader] = decided
         behind = growing.behind + 1 if growing is not None else 0
         return Lease(uid=self._uid, decided=decided, seconds=seconds, ranks=tuple(ranks), behind=behind)
 
@@ -136,5 +142,10 @@ class Holding:
 
     async def end(self, request: LeaseEnd) -> Accepted:
         """It reads no more."""
-        self._readers.end(request.reader)
+        self._end(request.reader)
         return Accepted()
+
+    def _end(self, reader: str) -> None:
+        self._readers.end(reader)
+        now = time.monotonic()
+        self._lent = {each: lent for each, lent in self._lent.items() if self._readers.reads(each, now)}

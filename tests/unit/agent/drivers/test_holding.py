@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.agent.drivers.test_pull import BUCKETS, World
+from tests.unit.agent.drivers.test_pull import BUCKETS, REGION, World
 from tests.unit.agent.drivers.test_rank_target import OURS, Workers, target, until
 from weightsync.errors import Refused
 from weightsync.wire.v1 import Lease, LeaseEnd, LeaseRequest, MoreRequest
@@ -82,6 +82,33 @@ async def test_only_who_has_a_lease_learns_what_is_there(holder: Holder, change:
         await holder.holding.more(more)
     reading.cancel()
     await asyncio.wait({reading})
+
+
+async def test_who_reads_a_version_reads_on_when_the_engine_goes_over_to_the_next(holder: Holder) -> None:
+    """As long as it lies in an arena; nobody else is lent it any more."""
+    both = {number: SimpleNamespace(verified=tuple, region=REGION) for number in (1, 2)}
+    held = {1, 2}
+    arenas: Any = SimpleNamespace(
+        program=holder.rank.program, worker=holder.rank.worker,
+        lendable=lambda version: both[version.number] if version.number in held else None,
+    )  # fmt: skip
+    decided = [holder.lease(1).decided, holder.lease(2).decided]
+    serves = [decided[0]]
+    ranks: Any = SimpleNamespace(targets={0: arenas}, remote={})
+    holding = Holding("me", ranks, lambda: serves[-1])
+    assert (await holding.lease(holder.request())).decided == decided[0]
+    serves.append(decided[1])
+    assert (await holding.lease(holder.request())).decided == decided[0]
+    with pytest.raises(Refused) as other:
+        await holding.lease(holder.request(reader="other"))
+    assert other.value.reason == "NotHeld"
+    assert (await holding.lease(holder.request(reader="other", version=decided[1].version))).decided == decided[1]
+    held.discard(1)
+    with pytest.raises(Refused):
+        await holding.lease(holder.request())
+    held.add(1)
+    with pytest.raises(Refused):
+        await holding.lease(holder.request())
 
 
 async def test_where_it_was_another_version_that_it_reads_it_lends_nothing(holder: Holder) -> None:
