@@ -6,9 +6,10 @@ These tests end the node that runs on this machine.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -31,15 +32,24 @@ def _own_node(node_may_be_ended: None) -> Iterator[None]:
     node.down()
 
 
+# Worlds of pods, of other tests and of trials, come and go meanwhile: tools/world names what they make so.
+WORLDS = re.compile(r"weightsync-world-|weightsync-\d+-\d+$|^ws[bv]\d")
+
+
+def _apart(names: Iterable[str]) -> list[str]:
+    """Without what worlds of pods make."""
+    return sorted(name for name in names if not WORLDS.search(name))
+
+
 def traces() -> dict[str, object]:
     """What a node could leave on a machine, apart from what the machine has of its own."""
     settings = {name: (Path("/proc/sys") / name).read_text() for name in former.SETTINGS}
     groups = Path("/sys/fs/cgroup").rglob("*")
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
-        "mounts": sorted(line.split()[4] for line in mounts),
-        "interfaces": sorted(link["ifname"] for link in host.links()),
-        "network namespaces": host.tool(["ip", "netns", "list"]),
+        "mounts": _apart(line.split()[4] for line in mounts),
+        "interfaces": _apart(link["ifname"] for link in host.links()),
+        "network namespaces": _apart(line.split()[0] for line in host.tool(["ip", "netns", "list"]).splitlines()),
         "rules": host.tool(["nft", "--stateless", "list", "ruleset"]),
         "shared folders": {str(path): sorted(path.glob("*")) for path in remains.SHARED_FOLDERS if path.exists()},
         "control groups": sorted(path for path in groups if path.is_dir() and layout.CGROUP in path.name),
