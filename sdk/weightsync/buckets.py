@@ -15,12 +15,11 @@ from weightsync.records import Record
 
 PAGE = 4096
 MIN_BUCKETS = 16  # a replica has at least so many buckets, so that filling, writing and checking overlap
-# And so many where they are large and cores are there: several threads fill as many at a time, nothing is written
-# before the first of them is full, and what lands last is checked while nothing else is left to do. On two cores,
-# which are busy throughout, each bucket costs more in switching than it gains.
+# And so many where they are large: several threads fill as many at a time, nothing is written before the first of
+# them is full, and what lands last is checked while nothing else is left to do. Smaller ones cost more in switching
+# than they gain. By the size alone: ranks that hold the same weights must cut them alike.
 BUCKETS = 64
-LARGE = 4 << 20  # bytes of a bucket
-FEW_CORES = 2
+LARGE = 32 << 20  # bytes of a bucket
 MIN_BUCKET = 64 * 1024  # below this the fixed cost of a write (about 0.1 ms) outweighs the overlap
 
 Extent = tuple[int, int]
@@ -33,11 +32,10 @@ class Bucket(Record):
     nbytes: Size
 
 
-def bucket_size(total: int, limit: int, cores: int) -> int:
-    """Bytes of a bucket for a replica of ``total`` bytes: at most ``limit``, at least MIN_BUCKETS of them, and on
-    more than FEW_CORES (of whoever writes them) BUCKETS as long as they are LARGE."""
-    few = -(-total // MIN_BUCKETS)
-    wanted = few if cores <= FEW_CORES else max(-(-total // BUCKETS), min(few, LARGE))
+def bucket_size(total: int, limit: int) -> int:
+    """Bytes of a bucket for a replica of ``total`` bytes: at most ``limit``, at least MIN_BUCKETS of them, and
+    BUCKETS as long as they are LARGE."""
+    wanted = max(-(-total // BUCKETS), min(-(-total // MIN_BUCKETS), LARGE))
     size = min(limit, max(wanted, MIN_BUCKET))
     return max(PAGE, size // PAGE * PAGE)
 

@@ -298,7 +298,7 @@ def test_a_record_is_one_or_refused(kind: type[Record], document: dict[str, Any]
         total = found.layout.nbytes
         assert all(0 <= start < stop <= total for start, stop in needed(found))
         if total < 2**24:
-            assert sum(b.nbytes for b in cut([(0, total)], bucket_size(total, 2**20, 2))) == total
+            assert sum(b.nbytes for b in cut([(0, total)], bucket_size(total, 2**20))) == total
 
 
 HUGE_SHAPE = PROGRAM.model_dump(mode="json")

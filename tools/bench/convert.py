@@ -31,7 +31,7 @@ from tools.bench.transfer import memory
 from tools.bench.workers import Workers
 from tools.report.writing import write
 from weightsync.arena import Arena
-from weightsync.buckets import FEW_CORES, bucket_size, cut
+from weightsync.buckets import bucket_size, cut
 from weightsync.convert.replay import Replayer
 from weightsync.cores import usable_cores
 from weightsync.measures import Measure
@@ -55,7 +55,7 @@ class Contiguous:
         # Memory of its own for each: one tensor again and again would be read from the cache.
         self._state = {name: torch.full(TENSOR, 1.5, dtype=torch.bfloat16) for name in names}
         view = memoryview(self._arena)
-        buckets = cut([(0, self.nbytes)], bucket_size(self.nbytes, 512 << 20, usable_cores()))
+        buckets = cut([(0, self.nbytes)], bucket_size(self.nbytes, 512 << 20))
         self._bare = Replayer(self.program, view, names)
         self._digesting = Replayer(self.program, view, names, buckets)
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._arena))
@@ -133,7 +133,7 @@ async def publishes(nbytes: int, count: int, settings: TransferSettings) -> list
             count,
         )
         times = await pairs(workers.publish, partial(workers.publish, digests=False), count)
-        spare = usable_cores() > FEW_CORES  # digests run beside the wire: what they take is no longer what they cost
+        spare = usable_cores() > 2  # digests run beside the wire: what they take is no longer what they cost
         without = [await _processors(partial(workers.publish, digests=False)) for _ in range(3)]
         least = [1 + sum(workers.digest_seconds()) / seconds for seconds in without]
         shares, bounds = [], list[tuple[float, float, float]]()
@@ -180,7 +180,7 @@ async def _workers(stack: AsyncExitStack, nbytes: int, settings: TransferSetting
     )
     for arena in (source, target):
         arena.prefault([(0, nbytes)])
-    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20, usable_cores()))
+    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20))
     return await Workers.start(settings, memoryview(tensor), source, target, buckets)
 
 

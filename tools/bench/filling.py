@@ -33,7 +33,7 @@ class Fills:
         self.nbytes = program.layout.nbytes
         self._arena = mmap.mmap(-1, self.nbytes)
         self.state = {name: torch.full(TENSOR, 1.5, dtype=torch.bfloat16) for name in names}
-        buckets = cut([(0, self.nbytes)], bucket_size(self.nbytes, 512 << 20, cores.usable_cores()))
+        buckets = cut([(0, self.nbytes)], bucket_size(self.nbytes, 512 << 20))
         view = memoryview(self._arena)
         self._one = Replayer(program, view, names, buckets)
         self._many = Replayer(program, view, names, buckets, threads=fill_threads(count))

@@ -26,7 +26,6 @@ from tools.report.writing import write
 from tools.world.world import World
 from weightsync.arena import Arena
 from weightsync.buckets import bucket_size, cut
-from weightsync.cores import usable_cores
 from weightsync.measures import Measure
 from weightsync.units import format_bytes, parse_bytes
 from weightsync_agent.transfer.settings import TransferSettings
@@ -119,7 +118,7 @@ async def _workers(stack: AsyncExitStack, nbytes: int, settings: TransferSetting
     for at in range(0, nbytes, 1 << 20):
         tensor[at : at + (1 << 20)] = os.urandom(min(1 << 20, nbytes - at))
     source, target = _arenas(stack, nbytes)
-    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20, usable_cores()))
+    buckets = cut([(0, nbytes)], bucket_size(nbytes, 512 << 20))
     return await Workers.start(settings, memoryview(tensor), source, target, buckets)
 
 

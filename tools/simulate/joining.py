@@ -234,6 +234,8 @@ class Joining:
                     self._do(self._lease(offer, aim))
                 case j.BeginPull(offer, lease):
                     self._do(self._pull(offer, lease))
+                case j.GiveBack(offer):
+                    self._leave(offer)
                 case j.Apply(decided):
                     self._do(self._apply(decided))
                 case j.StopPull():

@@ -140,6 +140,8 @@ class Joining:
                 self._do(self._lease(offer, aim))
             case j.BeginPull(offer, lease):
                 self._do(self._pull(offer, lease))
+            case j.GiveBack(offer):
+                self._background.spawn(self._leave(offer))
             case j.Apply(decided):
                 self._do(self._apply(decided))
             case j.StopPull():
@@ -218,7 +220,10 @@ class Joining:
     async def _pull(self, offer: Offer, lease: Lease) -> object:
         began = time.monotonic()
         staying = asyncio.ensure_future(self._stay(offer, lease))
-        how = Pulling(self._uid, self._start, partial(self._more, offer), stall=self._stall, fence=True)
+        how = Pulling(
+            self._uid, self._start, partial(self._more, offer), stall=self._stall,
+            deadline=self._deadline, fence=True,
+        )  # fmt: skip
         reading = asyncio.ensure_future(pull(self._ranks, lease, how))
         try:
             await asyncio.wait({staying, reading}, return_when=asyncio.FIRST_COMPLETED)

@@ -4,11 +4,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from weightsync.errors import PeerError, Refused
+import structlog
+
+from weightsync.errors import PeerError, Refused, WeightSyncError
 from weightsync.plan import Engine, Plan
 from weightsync.wire.v1 import Decided, Held
 from weightsync_agent.peers.client import PeerClient
 from weightsync_agent.protocol.holders import Offer, luck, offers_of, suffices
+
+log = structlog.get_logger(__name__)
 
 ReadPlan = Callable[[], Awaitable[Plan | None]]
 
@@ -31,12 +35,17 @@ class Neighbours:
         self._read_at = 0.0
 
     async def plan(self, *, busy: bool = False) -> Plan:
-        """Whom to ask. busy: nobody in the last one had a place.
+        """Whom to ask. busy: nobody in the last one had a place; where no newer one can be read, the last one serves.
 
         Raises Refused where no plan knows this engine's WeightSync yet, WeightSyncError where none can be read.
         """
         if self._plan is None or time.monotonic() > self._read_at + (BUSY_SECONDS if busy else PLAN_SECONDS):
-            self._plan = await self._read()
+            try:
+                self._plan = await self._read()
+            except WeightSyncError as error:
+                if self._plan is None:
+                    raise
+                log.info("no newer plan can be read; the last one serves", why=str(error))
             self._read_at = time.monotonic()
         if self._plan is None:
             raise Refused("no plan is known that selects this engine", reason="NoPlan", status=503)

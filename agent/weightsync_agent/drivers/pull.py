@@ -16,7 +16,7 @@ from weightsync_agent.drivers.ranks import EngineRanks, StartRankWorker
 from weightsync_agent.drivers.reading import Reading, Told, reader, together
 from weightsync_agent.drivers.target_arena import TargetArena
 from weightsync_agent.observability import metrics
-from weightsync_agent.transfer.supervisor import TransferWorker
+from weightsync_agent.transfer.supervisor import STALLED, TransferWorker
 
 AT_ONCE = 4  # buckets of a rank under way: while one is digested the others are on the wire
 SHARE = 0.5  # of a stall timeout: a holder that has nothing to tell says so by then
@@ -24,7 +24,8 @@ SHARE = 0.5  # of a stall timeout: a holder that has nothing to tell says so by 
 
 @dataclass(frozen=True)
 class Pulling:
-    """How it is done. uid: of our leader; more: ask the holder; stall: seconds in which a piece must come.
+    """How it is done. uid: of our leader; more: ask the holder; stall: seconds in which a piece must come; deadline:
+    seconds for all of it, where the holder reads itself: a slow one would slow all behind it for as long.
 
     fence: see RankTarget.begin_pull.
     """
@@ -33,6 +34,7 @@ class Pulling:
     start: StartRankWorker
     more: Callable[[MoreRequest], Awaitable[PassAnswer]]
     stall: float
+    deadline: float
     fence: bool
 
 
@@ -64,8 +66,18 @@ class _Rank:
         async with reader(how.start, f"reader-{held.rank}", target, arena, every) as worker:
             await worker.meet(held.region, deadline_seconds=how.stall)
             reads = Reading(target, worker, arena, stall=how.stall, at_once=AT_ONCE)
-            learn = self._follow(worker, arena) if held.grant else self._all(arena)
-            await together([learn, *(self._read(reads) for _ in range(AT_ONCE))])
+            if not held.grant:
+                await together([self._all(arena), *(self._read(reads) for _ in range(AT_ONCE))])
+                return
+            try:
+                async with asyncio.timeout(how.deadline):
+                    await together([self._follow(worker, arena), *(self._read(reads) for _ in range(AT_ONCE))])
+            except TimeoutError as error:
+                raise TransferError(
+                    f"rank {held.rank}: {self._lease.uid} reads the version itself, and passed it on for "
+                    f"{how.deadline:g} s without an end: another engine may be faster",
+                    reason=STALLED,
+                ) from error
 
     async def _all(self, arena: TargetArena) -> None:
         self._put(arena, self._held.buckets)

@@ -97,8 +97,13 @@ class RouteRunner:
             log.info("route ended", engine=planned.engine, rank=planned.rank, reason=end.reason, nbytes=end.nbytes)
             await self._task.report(end)
         finally:
-            while self._receipting:
-                await asyncio.wait(self._receipting)
+            try:
+                while self._receipting:
+                    await asyncio.wait(self._receipting)
+            except asyncio.CancelledError:
+                for request in self._receipting:
+                    request.cancel()
+                raise
 
     async def _watch(self) -> None:
         """Look at the target before there is a bucket to write: a dead one costs its engine no deadline."""

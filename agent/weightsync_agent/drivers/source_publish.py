@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from weightsync.buckets import Bucket, bucket_size, cut
 from weightsync.buckets import shard as shard_of
 from weightsync.convert.program import CopyProgram
-from weightsync.cores import usable_cores
 from weightsync.digests import BucketDigest
 from weightsync.errors import InputError, Refused
 from weightsync.wire import local
@@ -115,7 +114,7 @@ async def cut_part(part: Part, known: Shard, limit: int, arenas: SourceArenas) -
     if part.buckets is not None or part.replica is None:
         return False
     extents = shard_of(part.program, known.owned)
-    buckets = cut(extents, bucket_size(part.program.layout.nbytes, limit, usable_cores()))
+    buckets = cut(extents, bucket_size(part.program.layout.nbytes, limit))
     await arenas.prepare(part.replica.key, Cut(limit, known.owned), extents)
     if part.buckets is not None:
         return False  # a request that came twice: the other one was faster

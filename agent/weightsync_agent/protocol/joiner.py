@@ -149,6 +149,13 @@ class StopPull:
 
 
 @dataclass(frozen=True)
+class GiveBack:
+    """Action: tell the holder that nobody reads what it lends, in its place others may."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True)
 class Apply:
     """Action: seal what was pulled as that version, and commit it; then Applied or NotApplied."""
 
@@ -237,7 +244,8 @@ class Joiner(Machine[JoinerState]):
         return self._next(f"no engine holds {aim.version.name}", now)
 
     def _next(self, why: str, now: float) -> list[object]:
-        """Ask the next holder; rest where none is left."""
+        """Ask the next holder; rest where none is left. Some of what was offered may be too far behind by now."""
+        self.offers = [offer for offer in self.offers if offer.behind < self.below]
         if not self.offers or self.aim is None:
             return self._rest(why, now)
         self.offer = self.offers.pop(0)
@@ -277,8 +285,10 @@ class Joiner(Machine[JoinerState]):
 
     def _leased(self, event: Leased, now: float) -> list[object]:
         why = self.wrong(event.lease)
-        if why or self.offer is None:
-            return self._next(f"{self.offer.address if self.offer else 'nobody'}: {why}", now)
+        if self.offer is None:
+            return self._next(f"nobody: {why}", now)
+        if why:
+            return [GiveBack(self.offer), *self._next(f"{self.offer.address}: {why}", now)]
         self.state, self.waits = JoinerState.PULLING, 0
         self.lease, self.below = event.lease, min(self.below, event.lease.behind + 1)
         return [BeginPull(self.offer, event.lease)]
@@ -288,6 +298,9 @@ class Joiner(Machine[JoinerState]):
         return self._next(event.message, now)
 
     def _broke(self, event: PullBroke, now: float) -> list[object]:
+        # With an engine that reads itself all break at once that read behind it: those that find nobody else now ask
+        # again soon, and nobody need write to them all.
+        self.busy = self.busy or (self.lease is not None and self.lease.behind > 0)
         return [Told(event.message), *self._next(event.message, now)]
 
     def _pulled(self, event: Pulled, now: float) -> list[object]:

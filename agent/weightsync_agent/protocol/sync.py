@@ -202,6 +202,12 @@ class Sync:
         """Note a shard's digests. Returns why they cannot be, where two sources of a stage differ."""
         known = self.shards.setdefault((shard.program, shard.stage), shard)
         self.reported.add((shard.program, shard.writer.key))
+        cuts = [[(bucket.offset, bucket.nbytes) for bucket in each.buckets] for each in (known, shard)]
+        if cuts[0] != cuts[1]:
+            return (
+                f"ranks {known.writer.rank} and {shard.writer.rank} both publish stage {shard.stage}, and cut it "
+                f"into {len(known.buckets)} and {len(shard.buckets)} buckets: give their agents one release"
+            )
         if known.buckets != shard.buckets:
             return (
                 f"ranks {known.writer.rank} and {shard.writer.rank} both publish stage {shard.stage}, "

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from weightsync import names
 from weightsync.arena import NO_GRANT, Arena
-from weightsync.buckets import FEW_CORES, Bucket, assign, bucket_size, cut, shard
+from weightsync.buckets import Bucket, assign, bucket_size, cut, shard
 from weightsync.convert.program import CopyProgram
 from weightsync.digests import BucketDigest, digest_bytes, program_root, version_root
 from weightsync.errors import InputError, Refused, WeightSyncError
@@ -205,7 +205,7 @@ class FakeAgent:
 
     def _buckets(self, publish: Published, digest: str) -> list[Bucket]:
         program, owned = publish.programs[digest], self._owned.get((publish.rank, digest), ())
-        return cut(shard(program, frozenset(owned)), bucket_size(program.layout.nbytes, self.bucket_bytes, FEW_CORES))
+        return cut(shard(program, frozenset(owned)), bucket_size(program.layout.nbytes, self.bucket_bytes))
 
     def _digest(self, publish: Published, digest: str, bucket: Bucket) -> BucketDigest:
         """Of the arena's bytes as they are now."""

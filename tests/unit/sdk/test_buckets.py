@@ -63,10 +63,10 @@ def test_buckets_cover_the_extents_exactly(spans: list[Extent], size: int) -> No
         assert any(a <= start and stop <= b for a, b in extents)
 
 
-@given(st.integers(1, 2**44), st.integers(PAGE, 2**30), st.integers(1, 192))
-def test_the_size_of_a_bucket(total: int, limit: int, cores: int) -> None:
+@given(st.integers(1, 2**44), st.integers(PAGE, 2**30))
+def test_the_size_of_a_bucket(total: int, limit: int) -> None:
     """Whole pages, at most the limit, and so many buckets that filling, writing and checking overlap."""
-    size = bucket_size(total, limit, cores)
+    size = bucket_size(total, limit)
     assert PAGE <= size <= limit
     assert size % PAGE == 0
     if size > MIN_BUCKET:
@@ -74,20 +74,19 @@ def test_the_size_of_a_bucket(total: int, limit: int, cores: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "limit", "cores", "size"),
+    ("total", "limit", "size"),
     [
-        pytest.param(100 * 2**30, 512 * 2**20, 16, 512 * 2**20, id="a large replica has buckets of the limit"),
-        pytest.param(2**30, 512 * 2**20, 3, 16 * 2**20, id="a smaller one has 64"),
-        pytest.param(2**30, 512 * 2**20, 2, 64 * 2**20, id="and sixteen on two cores"),
-        pytest.param(2**27, 512 * 2**20, 16, 4 * 2**20, id="not so many that they are small"),
-        pytest.param(2**24, 512 * 2**20, 16, 2**20, id="a small one has sixteen"),
-        pytest.param(2**16, 512 * 2**20, 16, MIN_BUCKET, id="a tiny one is not cut finer than is worth it"),
-        pytest.param(2**16, 10000, 16, 8192, id="a small limit is rounded down to pages"),
+        pytest.param(100 * 2**30, 512 * 2**20, 512 * 2**20, id="a large replica has buckets of the limit"),
+        pytest.param(2**33, 512 * 2**20, 128 * 2**20, id="a smaller one has 64"),
+        pytest.param(2**30, 512 * 2**20, 32 * 2**20, id="not so many that they are small"),
+        pytest.param(2**24, 512 * 2**20, 2**20, id="a small one has sixteen"),
+        pytest.param(2**16, 512 * 2**20, MIN_BUCKET, id="a tiny one is not cut finer than is worth it"),
+        pytest.param(2**16, 10000, 8192, id="a small limit is rounded down to pages"),
     ],
 )
-def test_sizes_by_example(total: int, limit: int, cores: int, size: int) -> None:
+def test_sizes_by_example(total: int, limit: int, size: int) -> None:
     """Bytes."""
-    assert bucket_size(total, limit, cores) == size
+    assert bucket_size(total, limit) == size
 
 
 MODEL = plain_program(dict.fromkeys(("embed", "a", "b", "norm"), ("float32", (64,))))

@@ -105,9 +105,9 @@ class World:
         """The holder has verified more."""
         self.answers.put_nowait(PassAnswer(region=region, buckets=buckets))
 
-    async def pull(self, number: int = 1, *, fence: bool = False) -> None:
+    async def pull(self, number: int = 1, *, fence: bool = False, deadline: float = 30.0) -> None:
         ranks: Any = SimpleNamespace(targets={0: self.rank})
-        how = Pulling("me", self.start, self.more, stall=1.0, fence=fence)
+        how = Pulling("me", self.start, self.more, stall=1.0, deadline=deadline, fence=fence)
         await pull(ranks, self.lease(number), how)
 
     @property
@@ -175,6 +175,19 @@ async def test_a_holder_that_gets_no_more_breaks_it(world: World, answer: PassAn
     assert reader.dead.done()
     world.grant = ""
     await world.pull()
+    assert world.readers[1].fetched == [8]
+
+
+async def test_a_holder_that_reads_itself_is_not_waited_for_without_an_end(world: World) -> None:
+    """It goes on telling of something, slower than any other would; what has come counts."""
+    world.grant = GRANT
+    world.grown(BUCKETS[0])
+    reader = world.next
+    with pytest.raises(TransferError, match="another engine may be faster"):
+        await world.pull(deadline=0.3)
+    assert (reader.fetched, reader.dead.done()) == ([0], True)
+    world.grant = ""
+    await world.pull(deadline=0.3)
     assert world.readers[1].fetched == [8]
 
 

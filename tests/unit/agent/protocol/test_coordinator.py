@@ -127,8 +127,11 @@ class World:
     def refuse(self, name: str) -> "World":
         return self.feed(e.GrantRefused(self.sync, f"{name}/1", 0, "Unreachable", "no answer"))
 
-    def shard(self, digest: str = "4", writer: WriterId = WRITER) -> "World":
-        buckets = (BUCKETS[0].model_copy(update={"digest": digest * 32}),)
+    def shard(self, digest: str = "4", writer: WriterId = WRITER, cut: int = 1) -> "World":
+        """cut: into so many buckets."""
+        nbytes = BUCKETS[0].nbytes // cut
+        parts = ({"offset": BUCKETS[0].offset + n * nbytes, "nbytes": nbytes} for n in range(cut))
+        buckets = tuple(BUCKETS[0].model_copy(update={"digest": digest * 32, **part}) for part in parts)
         shard = ShardDigests(term=1, sync=self.sync, writer=writer, stage=0, program=PROGRAM, buckets=buckets)
         return self.feed(e.ShardFilled(shard))
 
@@ -294,7 +297,17 @@ def test_a_broken_publish_is_no_fault_of_the_engines() -> None:
 def test_ranks_that_publish_other_bytes_end_the_version() -> None:
     """Two data-parallel ranks of one stage must hold equal weights."""
     w = World("a").publish().grant("a").shard().shard(digest="9", writer=WriterId(uid="src", rank=1))
-    assert w.outcome().reason == "RanksDiffer"
+    outcome = w.outcome()
+    assert outcome.reason == "RanksDiffer"
+    assert "hold equal weights" in outcome.message
+
+
+def test_ranks_that_cut_a_stage_differently_are_told_so() -> None:
+    """Their bytes may be the same: agents of two releases."""
+    w = World("a").publish().grant("a").shard().shard(cut=2, writer=WriterId(uid="src", rank=1))
+    outcome = w.outcome()
+    assert outcome.reason == "RanksDiffer"
+    assert "cut it into 1 and 2 buckets" in outcome.message
 
 
 def test_without_engines_a_publish_ends_at_once() -> None:

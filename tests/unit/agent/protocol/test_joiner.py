@@ -121,11 +121,14 @@ OTHERS = (BUCKETS[0], BucketDigest(offset=50, nbytes=50, digest="6" * 32))
     ],
 )
 def test_a_holder_that_says_something_else_is_not_read_from(wrong: Lease, words: str) -> None:
-    """Before a byte is read: the digests must make the root that was decided. The next one is asked."""
+    """Before a byte is read: the digests must make the root that was decided. Its place is free again, and the next
+    one is asked."""
     machine = joiner(NEEDS, j.Asked((offer(), offer("i")), decided(), answered=True))
-    assert machine.offer is not None
+    first = machine.offer
+    assert first is not None
     assert words in machine.wrong(wrong)
-    [asked] = machine.handle(j.Leased(wrong), 0.0)
+    back, asked = machine.handle(j.Leased(wrong), 0.0)
+    assert back == j.GiveBack(first)
     assert isinstance(asked, j.AskLease)
     assert machine.wrong(lease()) == ""
 
@@ -181,6 +184,17 @@ def test_what_is_read_is_lent_while_it_is_read_and_until_it_is_served() -> None:
     assert machine.grows is None
     broken = joiner(*LEASING, j.Leased(behind(2)), j.PullBroke("stalled"))
     assert broken.grows is None
+
+
+def test_with_a_holder_that_reads_itself_all_behind_it_break_and_ask_again_soon() -> None:
+    """Those of the round before that are too far behind by now take no place from others; nobody need write to it."""
+    deep = j.Asked((offer("h", behind=1), offer("i", behind=2)), decided(), answered=True)
+    machine = joiner(NEEDS, deep, j.Leased(behind(1)))
+    told = machine.handle(j.PullBroke("h: gone"), 0.0)
+    assert not any(isinstance(each, j.AskLease) for each in told)
+    assert (machine.state, machine.hopes) == (S.RESTING, True)
+    whole = joiner(NEEDS, j.Asked((offer("h"),), decided(), answered=True), j.Leased(behind(0)), j.PullBroke("bad"))
+    assert (whole.state, whole.hopes) == (S.RESTING, False)
 
 
 def test_it_turns_to_nobody_who_is_as_far_behind_as_it_was_itself() -> None:
