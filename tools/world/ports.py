@@ -3,8 +3,6 @@
 import secrets
 import socket
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
 
 from tools.world.pod import HOST
 
@@ -17,12 +15,9 @@ class NoPort(Exception):
     """Every port is claimed or in use."""
 
 
-class Ports:
+class Ports(ExitStack):
     """Ports that are this object's until it is closed, even while nobody listens there: a process that was killed
     gets its own again. Use as a context manager, or close()."""
-
-    def __init__(self) -> None:
-        self._claims = ExitStack()
 
     def take(self) -> int:
         """A port that nobody has claimed and nobody listens on. Raises NoPort."""
@@ -41,17 +36,5 @@ class Ports:
         except OSError:
             claim.close()
             return False
-        self._claims.enter_context(claim)
+        self.enter_context(claim)
         return True
-
-    def close(self) -> None:
-        """Give them back."""
-        self._claims.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

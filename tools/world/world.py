@@ -222,6 +222,11 @@ class World:
 
     # --- watching ---
 
+    @property
+    def children(self) -> list[Child]:
+        """The planner and all pods' processes."""
+        return [self.planner, *(child for pod in self.pods.values() for child in pod.children)]
+
     def plan(self) -> Plan | None:
         """The plan as it stands in the file."""
         return PlanFile.load(self.plan_file).plan if self.plan_file.exists() else None
@@ -230,13 +235,12 @@ class World:
         """Until the plan is as wanted; the planner is started by the first call."""
         if not self.planner.alive:
             self.planner.start()
-        children = [self.planner, *(child for pod in self.pods.values() for child in pod.children)]
 
         def holds() -> bool:
             plan = self.plan()
             return plan is not None and condition(plan)
 
-        wait(what, holds, seconds, children)
+        wait(what, holds, seconds, self.children)
         plan = self.plan()
         if plan is None:
             raise WorldError("the plan file vanished")
@@ -321,8 +325,7 @@ class World:
 
     def close(self) -> None:
         """End everything, remove the folder."""
-        children = [self.planner, *(child for pod in self.pods.values() for child in pod.children)]
-        for child in children:
+        for child in self.children:
             child.stop(seconds=5.0)
         for volume in list(self._mounted):
             self._unmount(volume)
@@ -331,8 +334,7 @@ class World:
 
     def tails(self, lines: int = 40) -> str:
         """The last lines of every process's log."""
-        children = [self.planner, *(child for pod in self.pods.values() for child in pod.children)]
-        return "\n".join(f"--- {child.name}\n{child.tail(lines)}" for child in children)
+        return "\n".join(f"--- {child.name}\n{child.tail(lines)}" for child in self.children)
 
     def __enter__(self) -> Self:
         self.running.append(self)

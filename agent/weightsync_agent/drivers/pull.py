@@ -66,12 +66,10 @@ class _Rank:
         async with reader(how.start, f"reader-{held.rank}", target, arena, every) as worker:
             await worker.meet(held.region, deadline_seconds=how.stall)
             reads = Reading(target, worker, arena, stall=how.stall, at_once=AT_ONCE)
-            if not held.grant:
-                await together([self._all(arena), *(self._read(reads) for _ in range(AT_ONCE))])
-                return
+            learn = self._follow(worker, arena) if held.grant else self._all(arena)
             try:
-                async with asyncio.timeout(how.deadline):
-                    await together([self._follow(worker, arena), *(self._read(reads) for _ in range(AT_ONCE))])
+                async with asyncio.timeout(how.deadline if held.grant else None):
+                    await together([learn, *(self._read(reads) for _ in range(AT_ONCE))])
             except TimeoutError as error:
                 raise TransferError(
                     f"rank {held.rank}: {self._lease.uid} reads the version itself, and passed it on for "
@@ -86,16 +84,13 @@ class _Rank:
     async def _follow(self, worker: TransferWorker, arena: TargetArena) -> None:
         held, how = self._held, self._how
         decided = {bucket.offset: bucket for bucket in held.buckets}
-        told = Told(self._lease.uid, arena.machine.expected)
+        told = Told(self._lease.uid, arena.machine.expected, held.region)
         while not told.whole:
             request = MoreRequest(
                 reader=how.uid, rank=held.rank, grant=held.grant, after=told.after, wait=SHARE * how.stall,
                 ours=worker.capabilities,
             )  # fmt: skip
-            answer = await how.more(request)
-            if answer.region != held.region:
-                raise TransferError(f"{self._lease.uid} replaced its worker", reason="PeerGone")
-            found = told.take(answer)
+            found = told.take(await how.more(request))
             if any(decided.get(bucket.offset) != bucket for bucket in found):
                 raise TransferError(
                     f"rank {held.rank}: {self._lease.uid} has verified what is not of the decided version",

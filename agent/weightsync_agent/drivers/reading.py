@@ -39,13 +39,14 @@ async def together(works: list[Coroutine[Any, Any, None]]) -> None:
 
 
 class Told:
-    """What one who gets a version itself has said of one of its arenas so far. expected: what will all be there."""
+    """What one who gets a version itself has said of one of its arenas so far. expected: what will all be there;
+    region: where, None until the first answer says so."""
 
-    def __init__(self, whose: str, expected: Sequence[Extent]) -> None:
+    def __init__(self, whose: str, expected: Sequence[Extent], region: Region | None = None) -> None:
         self._whose = whose
         self._expected = expected
         self._told: dict[int, BucketDigest] = {}
-        self.region: Region | None = None  # None until the first answer
+        self.region = region
         self.after = 0  # buckets that need not be told again
 
     @property
