@@ -1,5 +1,6 @@
 """The agent beside a trainer: its API, and the plan that it follows."""
 
+import asyncio
 import time
 
 import structlog
@@ -60,6 +61,7 @@ class TrainerAgent:
         self._feed = feed
         self._terms = terms
         self._plan: Plan | None = None
+        self._planned = asyncio.Event()
         self._programs = Programs(common.volume.layouts, common.client, self.plan)
         self._sources: dict[int, SourceRank] = {}
         self._room = Room(common.limit)
@@ -110,6 +112,7 @@ class TrainerAgent:
             who,
             common.settings.uid,
             plan=self.plan,
+            planned=self._planned,
             client=common.client,
             programs=self._programs,
             arenas=SourceArenas(common.volume.arenas, who.rank, self._room),
@@ -198,7 +201,8 @@ class TrainerAgent:
             return QuietAnswer(quiet=all(said))
 
         async def held(caller: Caller, request: web.Request) -> Held:
-            return c.held()
+            # Where all have the same token, the one that asks says which one it is.
+            return c.held(caller.uid or request.query.get("reader", ""))
 
         async def report(caller: Caller, request: web.Request) -> Report:
             return self._common.own_pod.last_report or Report(term=0)
@@ -236,6 +240,7 @@ class TrainerAgent:
             metrics.TERM.set(self._plan.term)
             await self._members.put(plan)
             self.coordination.plan(plan)
+            self._planned.set()
 
     async def close(self) -> None:
         """End what was started."""

@@ -16,6 +16,7 @@ from weightsync_agent.peers.client import Unreachable
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import Coordinator
 from weightsync_agent.protocol.gather import Gather, Gathered
+from weightsync_agent.protocol.held_answer import HeldAnswer
 from weightsync_agent.protocol.reporting import report_of
 from weightsync_agent.protocol.standing import Sealed
 
@@ -44,6 +45,7 @@ class Coordination:
         self.life = self.world.nonce(8)
         self.machine = Coordinator(agent.pod.uid, WIRE_CAPABILITIES, stall_seconds=self.stall, life=self.life,
                                    ask_current=4.0)  # fmt: skip
+        self.answer = HeldAnswer(self.machine)
         self.gather = Gather()
         self.waiting: dict[tuple[int, str, int], Future] = {}
         self.outcomes: dict[str, Future] = {}
@@ -76,19 +78,10 @@ class Coordination:
             raise Refused(f"{self.machine.uid} does not coordinate", reason="NotCoordinator")
         return plan
 
-    def held(self) -> v1.Held:
+    def held(self, reader: str) -> v1.Held:
         """What was decided last. Raises Refused while it is not known here."""
         self._coordinating()
-        if not self.machine.knows(self.loop.now):
-            raise Refused("not known yet", reason="NotKnown", status=503)
-        sealed = self.machine.sealed
-        if sealed is None:
-            return v1.Held(uid=self.machine.uid)
-        decided = v1.Decided(version=sealed.version, label=sealed.label, term=sealed.term, programs=sealed.roots)
-        machine = self.machine
-        return v1.Held(
-            uid=machine.uid, decided=decided, syncing=machine.syncing, begins=machine.begins, feeders=machine.feeders
-        )
+        return self.answer.held(reader, self.loop.now)
 
     def publishes(self, request: v1.PublishRequest) -> Work:
         """A rank called publish()."""

@@ -284,7 +284,7 @@ class Joining:
         source = plan.source(plan.coordinator)
         if source is not None:
             try:
-                told = yield self._ask(source.address, "/v1/held")
+                told = yield self._ask(source.address, "/v1/held", self.agent.pod.uid)
             except PeerError:
                 self.plan = None
         said, answered = (told.decided if told is not None else None), told is not None

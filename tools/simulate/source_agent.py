@@ -29,6 +29,7 @@ class SourceAgent:
         self.pod = pod
         self.life = life
         self.plan: Plan | None = None
+        self.first_plan = Future(world.loop)
         self.ranks: dict[int, SourceRank] = {}
         self.workers: list[Worker] = []
         self.void: set[str] = set()
@@ -65,6 +66,7 @@ class SourceAgent:
             return False
         self.plan = plan
         self.coordination.plan(plan)
+        self.first_plan.set()
         return True
 
     def kill_worker(self, pick: float) -> None:
@@ -119,7 +121,7 @@ class SourceAgent:
             case "/v1/outcomes":
                 return coordination.outcome(body, POLL)
             case "/v1/held":
-                return coordination.held()
+                return coordination.held(body)
             case "/v1/orders":
                 return self._rank(body.writer).order(body.order)
             case "/v1/orders/end":

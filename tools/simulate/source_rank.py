@@ -87,6 +87,7 @@ class SourceRank:
         self.ordered: dict[str, tuple[int, str]] = {}  # by sync
         self.heard: dict[type, deque[object]] = {}  # what an ambush may let come again
         self.shards: set[str] = set()  # programs of which the stages have met over their names
+        self.patience = ("", 0.0)  # a Publisher's nonce, and until when its publishes wait for the first plan
         self.watch = SourceWatch(self)
         self._recover()
 
@@ -383,6 +384,7 @@ class SourceRank:
             del self.publishes[old]
 
     def _outcome(self, publish: Publish) -> Work:
+        yield from self._first_plan(publish.nonce)
         plan = self.agent.plan
         if plan is None or not plan.coordinator:
             return None
@@ -416,6 +418,14 @@ class SourceRank:
             if outcome.ended:
                 return None if outcome.reason else outcome.version
         return None
+
+    def _first_plan(self, nonce: str) -> Work:
+        if self.who.world_size == 1 or self.agent.first_plan.done:
+            return
+        if self.patience[0] != nonce:  # decision
+            self.patience = nonce, self.loop.now + self.world.deadline_seconds
+        with suppress(TimedOut):
+            yield self.loop.within(self.agent.first_plan, max(0.0, self.patience[1] - self.loop.now))
 
     def _meet(self, publish: Publish, version: v1.PublishAnswer) -> None:
         """The stages tell their names of new programs; one that not all of them fill is left out."""

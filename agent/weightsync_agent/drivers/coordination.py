@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -17,7 +17,6 @@ from weightsync.wire.v1 import (
     AgentStatus,
     Capabilities,
     CommitAnswer,
-    Decided,
     Grant,
     Held,
     NamesAnswer,
@@ -44,6 +43,7 @@ from weightsync_agent.peers.client import PeerClient, Unreachable
 from weightsync_agent.protocol import events as e
 from weightsync_agent.protocol.coordinator import ASK_CURRENT, Coordinator
 from weightsync_agent.protocol.gather import Gather, Gathered
+from weightsync_agent.protocol.held_answer import HeldAnswer
 from weightsync_agent.protocol.reporting import report_of
 from weightsync_agent.protocol.standing import Sealed
 from weightsync_agent.protocol.sync import MemberState, Sync
@@ -51,6 +51,7 @@ from weightsync_agent.protocol.sync import MemberState, Sync
 log = structlog.get_logger(__name__)
 
 TICK = 0.2  # seconds between two looks at deadlines, while this agent coordinates
+NAMED = 8  # ranks in one message
 KEPT = 64  # outcomes that can still be asked for
 FENCE_SECONDS = 15.0  # for a target to replace its transfer worker before it can grant
 ASK_PAUSE = 0.1  # between two handshakes with a target that cannot grant yet
@@ -87,6 +88,7 @@ class Coordination:
         self._decisions = decisions
         self._report = publish_report
         self._stall = stall_seconds
+        self._held = HeldAnswer(self.machine)
         self._gather = Gather()
         self._naming = Naming()
         self._waiting: dict[tuple[int, str, int], asyncio.Future[PublishAnswer]] = {}
@@ -132,11 +134,12 @@ class Coordination:
         try:
             return await asyncio.wait_for(asyncio.shield(mine), plan.strategy.deadline_seconds)
         except TimeoutError:
-            missing = self._gather.missing()
+            missing = _named(self._gather.missing(), plan)
             self._gather.drop(request)
             self._waiting.pop(_life(request), None)
             raise Refused(
-                f"ranks {missing} did not call publish() within {plan.strategy.deadline_seconds} s",
+                f"{missing} did not call publish() within {plan.strategy.deadline_seconds} s, or its agent has no "
+                "plan yet: see the trainer's and the agent's log there",
                 reason="RanksMissing",
                 status=504,
             ) from None
@@ -164,23 +167,10 @@ class Coordination:
         if future is not None and not future.done():
             future.set_exception(what) if isinstance(what, Refused) else future.set_result(what)
 
-    def held(self) -> Held:
-        """What was decided last, for engines that get it from others. Raises Refused while it is not known here."""
+    def held(self, reader: str) -> Held:
+        """What was decided last, for an engine that gets it from others. Raises Refused while it is not known."""
         self._coordinating()
-        machine = self.machine
-        if not machine.knows(time.monotonic()):
-            raise Refused("the engines are still asked what was decided; ask again", reason="NotKnown", status=503)
-        sealed = machine.sealed
-        if sealed is None:
-            return Held(uid=machine.uid)
-        decided = Decided(version=sealed.version, label=sealed.label, term=sealed.term, programs=sealed.roots)
-        return Held(
-            uid=machine.uid,
-            decided=decided,
-            syncing=machine.syncing,
-            begins=machine.begins,
-            feeders=machine.feeders,
-        )
+        return self._held.held(reader, time.monotonic())
 
     async def names(self, request: NamesRequest) -> NamesAnswer:
         """What the caller's stage owns of the program."""
@@ -418,6 +408,14 @@ def _ended(sync: Sync) -> None:
     feeds.sync_ended(repair=repair, reason=sync.error[0], decided=decided, current=current)
     name = version_name(sync.lineage, sync.number)
     log.info("sync ended", sync=sync.id, version=name, repair=repair, decided=decided, current=current)
+
+
+def _named(ranks: Sequence[int], plan: Plan) -> str:
+    """Trainer ranks with the pods that the plan knows them in; of very many the first ones."""
+    pods = {each.rank: source.pod for source in plan.sources for each in source.ranks}
+    named = [f"rank {rank} (pod {pods[rank]})" if rank in pods else f"rank {rank}" for rank in ranks[:NAMED]]
+    more = len(ranks) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def _void(request: PublishRequest) -> Refused:

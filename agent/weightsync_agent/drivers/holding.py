@@ -5,7 +5,7 @@ them. The holder's side of a pull.
 import time
 from collections.abc import Callable
 
-from weightsync.errors import Refused
+from weightsync.errors import Refused, WeightSyncError
 from weightsync.version import Version
 from weightsync.wire.v1 import (
     Accepted,
@@ -111,14 +111,21 @@ class Holding:
                 f"the ranks here hold programs {programs}, the reader's {request.programs}: two layouts",
                 reason="LayoutMismatch",
             )
-        ranks = []
-        for _, target in sorted(self._ranks.targets.items()):
-            agree(request.ours, target.worker.capabilities)
-            ranks.append(self._held_rank(target, request.version, growing))
+        # First: of many that ask most have no place, and what they could read is thousands of digests.
         seconds = self._readers.admit(request.reader, time.monotonic())
+        try:
+            ranks = tuple(self._lent_rank(rank, request, growing) for rank in sorted(self._ranks.targets))
+        except WeightSyncError:
+            self._end(request.reader)
+            raise
         self._lent[request.reader] = decided
         behind = growing.behind + 1 if growing is not None else 0
-        return Lease(uid=self._uid, decided=decided, seconds=seconds, ranks=tuple(ranks), behind=behind)
+        return Lease(uid=self._uid, decided=decided, seconds=seconds, ranks=ranks, behind=behind)
+
+    def _lent_rank(self, rank: int, request: LeaseRequest, growing: Lease | None) -> HeldRank:
+        target = self._ranks.targets[rank]
+        agree(request.ours, target.worker.capabilities)
+        return self._held_rank(target, request.version, growing)
 
     def _held_rank(self, target: RankTarget, version: Version, growing: Lease | None) -> HeldRank:
         """growing: see _lends()."""

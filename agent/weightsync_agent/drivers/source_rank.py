@@ -34,7 +34,9 @@ log = structlog.get_logger(__name__)
 
 
 class SourceRank:
-    """See the module. plan: the newest plan, None before the first; count: arenas per program."""
+    """See the module. plan: the newest plan, None before the first, which ``planned`` tells of; count: arenas per
+    program.
+    """
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class SourceRank:
         uid: str,
         *,
         plan: Callable[[], Plan | None],
+        planned: asyncio.Event,
         client: PeerClient,
         programs: Programs,
         arenas: SourceArenas,
@@ -54,6 +57,8 @@ class SourceRank:
         self.who = who
         self.writer = WriterId(uid=uid, rank=who.rank)
         self.publishes = Publishes()
+        self._planned = planned
+        self._patience = ("", 0.0)  # a Publisher's nonce, and until when its publishes wait for the first plan
         self._programs = programs
         self._arenas = arenas
         self._coordinator = SourceCoordinator(self.writer, plan, client, pairing)
@@ -284,9 +289,12 @@ class SourceRank:
             self.runner.feed(s.Settled(publish.id, None if outcome.reason else outcome.version))
 
     async def _follow(self, publish: Publish) -> PublishOutcome:
+        await self._first_plan(publish.request.nonce)
         plan = self._coordinator.plan()
         if plan is None or not plan.coordinator:
-            return PublishOutcome(ended=True, reason="NoTargets", message="no plan names this trainer yet")
+            rank = f"rank {self.who.rank} of {self.who.world_size}, pod {self.writer.uid}"
+            message = f"{rank}: no plan names it: no WeightSync selects the pod, or its agent could not read it yet"
+            return PublishOutcome(ended=True, reason="NoTargets", message=message)
         answer = await self._coordinator.publish(self.who, publish.request, publish.parts)
         publish.version = answer
         publish.named.set()
@@ -296,6 +304,21 @@ class SourceRank:
         if publish.trouble is not None:
             await self._tell_trouble(publish)
         return await self._coordinator.outcome(answer, self._seen)
+
+    async def _first_plan(self, nonce: str) -> None:
+        """Until there is one, as long as other ranks wait for this one, which may have theirs: they come one by one.
+
+        Only from a Publisher's first call on: where nobody plans for it, its steps are not held up.
+        """
+        if self.who.world_size == 1 or self._planned.is_set():
+            return
+        if self._patience[0] != nonce:
+            self._patience = nonce, asyncio.get_running_loop().time() + self._coordinator.deadline()
+        try:
+            async with asyncio.timeout_at(self._patience[1]):
+                await self._planned.wait()
+        except TimeoutError:
+            log.warning("no plan names this trainer; its publishes end at once", rank=self.who.rank)
 
     def _seen(self, outcome: PublishOutcome) -> None:
         """A coordinator may name the decided version before every engine has its outcome."""

@@ -96,22 +96,6 @@ class Coordinator(Machine[CoordinatorState]):
         self.error: tuple[str, str] = ("", "")
 
     @property
-    def begins(self) -> bool:
-        """Engines are asked whether they take part in a sync, and will then be told who passes it on."""
-        relays = self.sync is not None and self.sync.plan.transfer.relay.fanout > 0
-        return relays and self.state is CoordinatorState.GRANTING
-
-    @property
-    def syncing(self) -> bool:
-        """A sync goes on."""
-        return self.sync is not None
-
-    @property
-    def feeders(self) -> tuple[str, ...]:
-        """Uids of the leaders of engines that pass the version on now."""
-        return relaying.feeders(self.sync) if self.sync is not None else ()
-
-    @property
     def active(self) -> bool:
         """The plan names us, and nobody suspended it."""
         return self.plan is not None and self.plan.coordinator == self.uid and not self.plan.suspend

@@ -11,6 +11,7 @@ had one of the two takes the other from nobody but the coordinator.
 """
 
 import hashlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from weightsync.wire.v1 import Decided, Held
 
 MOST_BEHIND = 20  # engines one behind another; each lends to two
+ASKED = 64  # engines that a joiner asks, at most: there are holders among them, or there are few
+
+Ring = Sequence[tuple[bytes, str]]
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,30 @@ def order(offers: Iterable[Offer], aim: Decided, reader: str, below: int = MOST_
     least behind, then who has least readers, else spread. below: who is as far behind, or farther, is left out.
     """
     able = [o for o in offers if o.decided.version == aim.version and o.most > 0 and o.behind < below]
-    return sorted(able, key=lambda o: (not o.free, o.feeds, o.near, o.behind, o.readers, luck(reader, o.uid)))
+    return sorted(able, key=lambda o: _turn(o, reader))
+
+
+def _turn(offer: Offer, reader: str) -> tuple[object, ...]:
+    """Those that are full all are as good: a place may have come free at any of them, and not all ask the same."""
+    by_chance = luck(reader, offer.uid)
+    if not offer.free:
+        return True, offer.feeds, offer.near, by_chance
+    return False, offer.feeds, offer.near, offer.behind, offer.readers, by_chance
+
+
+def ring(uids: Iterable[str]) -> Ring:
+    """Engines in an order that has nothing to do with their names, for whom()."""
+    return sorted((luck("", uid), uid) for uid in uids)
+
+
+def whom(reader: str, among: Ring, most: int) -> list[str]:
+    """So many of the ring, from a place on that is the reader's: others begin elsewhere.
+
+    Of two rings, one of which holds the other, the same reader takes the same ones first: who asks the first so many
+    of all engines need know of no others than the first so many of those that are special in some way.
+    """
+    start = bisect_left(among, (luck("", reader), ""))
+    return [uid for _, uid in (*among[start : start + most], *among[:start])[:most]]
 
 
 def share(reader: str, of: str) -> float:

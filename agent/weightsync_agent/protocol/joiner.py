@@ -28,6 +28,7 @@ from weightsync_agent.protocol.table import Machine, Row
 BUSY_SECONDS = 0.5  # until holders that had no place are asked again, at most at first
 BUSY_LONGEST = 4.0  # where many wait, and what they read takes long
 BUSY_SHARE = 0.1  # of the time that was waited by then: what a pause may cost of it
+FULL_ASKED = 4  # holders that had no place, until it waits: what they said a moment ago holds for the others, too
 BEGIN_WAITS = 4  # rounds in which a sync that begins is waited for: one handshake may take as long as its deadline
 
 
@@ -193,7 +194,8 @@ class Joiner(Machine[JoinerState]):
         self.offer: Offer | None = None
         self.lease: Lease | None = None  # of the holder that is read from
         self.below = MOST_BEHIND  # it was never less far behind a whole engine, as long as it reads what it aims at
-        self.busy = False  # a holder of this round had no place
+        self.busy = False  # a holder of this round had no place, or may have one soon
+        self.full = 0  # holders of this round that had none
         self.failures = 0
         self.waits = 0  # rounds in a row that found all holders busy
         self.waiting_since = 0.0  # the first of them
@@ -237,7 +239,7 @@ class Joiner(Machine[JoinerState]):
         if self.sealed and self.own is not None and self.own.version == aim.version:
             self.state = JoinerState.APPLYING
             return [Apply(self.own)]
-        self.offers = order(offers, aim, self.reader, self.below)
+        self.offers, self.full = order(offers, aim, self.reader, self.below), 0
         if self.offers and event.begins and self.waits < BEGIN_WAITS:
             self.busy = True
             return self._rest("a sync begins: who passes it on is not known yet", now)
@@ -295,6 +297,9 @@ class Joiner(Machine[JoinerState]):
 
     def _not_leased(self, event: NotLeased, now: float) -> list[object]:
         self.busy = self.busy or event.busy
+        self.full += event.busy
+        if self.full >= FULL_ASKED:
+            return self._rest(f"{self.full} holders had no place, as the others had none: {event.message}", now)
         return self._next(event.message, now)
 
     def _broke(self, event: PullBroke, now: float) -> list[object]:

@@ -93,9 +93,10 @@ def waiting(sync: Sync) -> Iterator[Member]:
     return (member for member in sync.live(MemberState.STAGING) if member.parent is not None)
 
 
-def feeders(sync: Sync) -> tuple[str, ...]:
-    """Uids of the leaders of engines that others read from now."""
-    return tuple(sorted({sync.members[member.parent or ""].engine.leader for member in waiting(sync)}))
+def feeders(sync: Sync) -> list[set[str]]:
+    """Uids of the leaders of engines that others read from now, by tree."""
+    parents = {member.parent for member in waiting(sync)}
+    return [{sync.members[key].engine.leader for key in tree.keys() & parents} for tree in sync.trees.values()]
 
 
 def orphans(sync: Sync) -> list[Member]:

@@ -86,6 +86,7 @@ class Rank:
             SourceRankRecord(rank=0, world_size=1, stage=0, stages=1, nonce="a" * 16),
             "u",
             plan=lambda: plan,
+            planned=asyncio.Event(),
             client=client,
             programs=programs,
             arenas=SourceArenas(folder, 0, Room(None)),

@@ -160,10 +160,12 @@ class World:
         programs: Any = SimpleNamespace(get=self._program, path=lambda digest: folder / f"{digest}.json")
         client: Any = self.client
         start: Any = self._start
+        self.planned = asyncio.Event()
         self.source = SourceRank(
             self.who("a" * 16),
             "u",
             plan=lambda: self.plan,
+            planned=self.planned,
             client=client,
             programs=programs,
             arenas=self.arenas,

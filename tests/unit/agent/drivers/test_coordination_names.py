@@ -5,7 +5,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from weightsync.announcement import SourceRank, TargetRank
+from weightsync.errors import Refused
 from weightsync.plan import Engine, Plan, Route, Source, Strategy, Target
 from weightsync.testing.programs import plain_program
 from weightsync.wire.v1 import Capabilities, NamesAnswer, NamesRequest, PublishAnswer, PublishRequest, WriterId
@@ -108,6 +111,19 @@ def test_stages_meet_over_a_program_whose_engine_has_left_meanwhile(in_virtual_t
         made.plan(plan.model_copy(update={"generation": 2, "engines": (engine(NEW.digest),)}))
         both: Any = await asyncio.gather(names(made, 0, OLD.digest, "a"), names(made, 1, OLD.digest, "b"))
         assert [answer.owned for answer in both] == [("a",), ("b",)]
+        await made.close()
+
+    in_virtual_time(main())
+
+
+def test_a_rank_that_is_missing_is_named_with_its_pod(in_virtual_time: Run) -> None:
+    """Whoever looks for it needs the pod."""
+
+    async def main() -> None:
+        made = coordination(OLD.digest)
+        with pytest.raises(Refused, match=r"rank 1 \(pod pod-1\) did not call publish\(\)") as missing:
+            await made.publishes(publish(0, OLD.digest))
+        assert missing.value.reason == "RanksMissing"
         await made.close()
 
     in_virtual_time(main())

@@ -118,3 +118,41 @@ async def test_where_it_was_another_version_that_it_reads_it_lends_nothing(holde
     assert holder.holding.held().grows is None
     with pytest.raises(Refused):
         await holder.holding.lease(holder.request())
+
+
+async def test_who_finds_no_place_costs_no_more_than_a_look(holder: Holder) -> None:
+    """What could be read are thousands of digests: of many that ask most have no place."""
+    asked: list[str] = []
+
+    def verified() -> tuple[()]:
+        asked.append("verified")
+        return ()
+
+    class Target(SimpleNamespace):
+        def lendable(self, version: Any) -> Any:
+            return SimpleNamespace(verified=verified, region=REGION)
+
+    target: Any = Target(program=holder.rank.program, worker=holder.rank.worker)
+    ranks: Any = SimpleNamespace(targets={0: target}, remote={})
+    holding = Holding("me", ranks, lambda: holder.lease().decided)
+    for reader in ("a", "b"):
+        await holding.lease(holder.request(reader=reader))
+    assert len(asked) == 2
+    with pytest.raises(Refused) as full:
+        await holding.lease(holder.request(reader="c"))
+    assert (full.value.reason, len(asked)) == ("Busy", 2)
+
+
+async def test_a_place_that_cannot_be_used_is_free_again(holder: Holder) -> None:
+    """Its reader is of another release, say: others must not wait until its lease is over."""
+    arena = SimpleNamespace(verified=tuple, region=REGION)
+    target: Any = SimpleNamespace(
+        program=holder.rank.program, worker=holder.rank.worker, lendable=lambda version: arena
+    )
+    ranks: Any = SimpleNamespace(targets={0: target}, remote={})
+    holding = Holding("me", ranks, lambda: holder.lease().decided)
+    for reader in ("a", "b", "c"):
+        with pytest.raises(Refused) as other:
+            await holding.lease(holder.request(reader=reader, ours=OURS.model_copy(update={"transport": "rdma"})))
+        assert other.value.reason == "CapabilityMismatch"
+    assert holding.held().readers == 0

@@ -4,7 +4,18 @@ import pytest
 
 from weightsync.version import Version
 from weightsync.wire.v1 import Decided, Held
-from weightsync_agent.protocol.holders import MOST_BEHIND, Offer, follows, goal, newest, offers_of, order, suffices
+from weightsync_agent.protocol.holders import (
+    MOST_BEHIND,
+    Offer,
+    follows,
+    goal,
+    newest,
+    offers_of,
+    order,
+    ring,
+    suffices,
+    whom,
+)
 
 OLD, NEW, OTHER = "1" * 16, "2" * 16, "3" * 16
 
@@ -152,3 +163,30 @@ def test_readers_spread_over_equal_holders() -> None:
     firsts = [order(offers, aim, f"r{index}")[0].uid for index in range(40)]
     assert set(firsts) == {"e0", "e1", "e2", "e3"}
     assert firsts == [order(offers[::-1], aim, f"r{index}")[0].uid for index in range(40)]
+
+
+def test_readers_spread_over_full_holders_however_far_behind_these_are() -> None:
+    """A place may have come free at any of them: those that all would ask first would have none left."""
+    aim = decided(3)
+    offers = [offer(f"e{n}", aim, readers=2 + n, behind=n) for n in range(4)]
+    assert {order(offers, aim, f"r{n}")[0].uid for n in range(40)} == {"e0", "e1", "e2", "e3"}
+
+
+def test_who_asks_so_many_engines_need_know_of_so_many_that_are_special() -> None:
+    """Whichever these are: they hold all those among the engines that it asks."""
+    engines = [f"e{n}" for n in range(300)]
+    for reader in ("a", "b", "c", "d"):
+        asked = whom(reader, ring(engines), 64)
+        assert len(set(asked)) == 64
+        for special in (engines[::2], engines[:70], engines, engines[7:9]):
+            assert set(asked) & set(special) <= set(whom(reader, ring(special), 64))
+
+
+def test_each_engine_is_asked_by_some_and_a_reader_asks_the_same_ones() -> None:
+    """Also where there are fewer than it asks."""
+    engines = [f"e{n}" for n in range(100)]
+    asked = [whom(f"r{n}", ring(engines), 8) for n in range(400)]
+    assert {uid for each in asked for uid in each} == set(engines)
+    assert asked[3] == whom("r3", ring(engines[::-1]), 8)
+    assert sorted(whom("r", ring(engines[:5]), 8)) == engines[:5]
+    assert whom("r", ring([]), 8) == []

@@ -154,6 +154,23 @@ def test_whoever_waits_for_a_place_still_hopes() -> None:
     assert not machine.hopes
 
 
+def test_of_many_full_holders_it_asks_a_few_and_then_waits() -> None:
+    """One after another sixty would have been asked, by each of a thousand. One that refuses is no full one."""
+    offers = tuple(offer(f"h{n}", readers=2) for n in range(20))
+    machine = joiner(NEEDS, j.Asked(offers, decided(), answered=True))
+    for _ in range(j.FULL_ASKED - 1):
+        [action] = machine.handle(j.NotLeased("full", busy=True), 0.0)
+        assert isinstance(action, j.AskLease)
+        [action] = machine.handle(j.NotLeased("not held here"), 0.0)
+        assert isinstance(action, j.AskLease)
+    machine.handle(j.NotLeased("full", busy=True), 0.0)
+    assert (machine.state, machine.hopes, machine.waits) == (S.RESTING, True, 1)
+    assert machine.handle(NEEDS, 10.0) == [j.Seek()]
+    machine.handle(j.Asked(offers, decided(), answered=True), 10.0)
+    [action] = machine.handle(j.NotLeased("full", busy=True), 10.0)
+    assert isinstance(action, j.AskLease)
+
+
 def test_while_a_sync_begins_it_waits_a_moment() -> None:
     """Until it is known whose links that takes; not for ever, and not where nobody could be asked."""
     begins = j.Asked((offer(),), decided(), answered=True, begins=True)

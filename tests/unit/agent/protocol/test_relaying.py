@@ -187,22 +187,6 @@ def test_to_the_end() -> None:
     assert ended.outcome.nbytes == 500
 
 
-def test_joiners_are_told_who_passes_it_on() -> None:
-    """Not known until all have granted; then those that others still read from. Without a relay there is nothing."""
-    world = five()
-    assert (world.machine.begins, world.machine.feeders) == (False, ())
-    request = PublishRequest(writer=WRITER, world_size=1, stage=0, stages=1, nonce=LINEAGE, sequence=9)
-    asking = five().feed(e.Published(Gathered(LINEAGE, 9, "", {0: request}, 0.0, frozenset({PROGRAM}))))
-    assert (asking.machine.begins, asking.machine.syncing) == (True, True)
-    fed = world.begin().fed()
-    feeders = sorted({by for by in fed.values() if by != "src"})
-    assert (world.machine.begins, list(world.machine.feeders)) == (False, feeders)
-    world.shard().relayed(*(name for name, by in fed.items() if by == feeders[0]))
-    assert list(world.machine.feeders) == feeders[1:]
-    alone = five(fanout=0).feed(e.Published(Gathered(LINEAGE, 9, "", {0: request}, 0.0, frozenset({PROGRAM}))))
-    assert (alone.machine.state, alone.machine.begins) == (CoordinatorState.GRANTING, False)
-
-
 def test_one_that_lends_to_a_joiner_feeds_nobody() -> None:
     """Whoever it fed before reads from another; without the joiner it would have fed again."""
     world = five().begin()
