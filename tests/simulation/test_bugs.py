@@ -22,6 +22,7 @@ QUICK = (
     "direct-verify-before-terminal", "direct-continue-while-open", "direct-regrant-while-open",
     "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying", "no-confirm",
     "keep-verified-for-ever", "lend-while-filling", "grant-while-it-reads", "grow-without-reading",
+    "lease-without-end", "renewal-needs-a-place", "send-readers-away",
     "relay-without-verifying", "written-and-relayed",
     "commit-without-the-member", "forget-a-members-restart", "certify-own-ranks-only", "let-go-at-once",
 )  # fmt: skip

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tools.simulate import invariants as i
+from tools.simulate import leases
 from tools.simulate import source_invariants as own
 from tools.simulate.memory import ArenaFile, digest
 from weightsync.arena import ArenaState
@@ -100,6 +101,10 @@ BROKEN = [
     (14, "two stages", lambda: i.one_stage("r", 0, 1, 0)),
     (15, "its own version refused", lambda: i.gets_it_back("e", "REAPPLYING", takes=False)),
     (15, "a free arena that is not read into", lambda: i.may_be_read_into("r", "EMPTY", free=True)),
+    (15, "more readers than places", lambda: leases.few_at_a_time("e", 3, 2)),
+    (15, "a place that nobody has", lambda: leases.full_of_readers("e", 1, 2)),
+    (15, "a reader sent away from what lies there", lambda: leases.reads_on("e", "l.1", "NotHeld", lies=True)),
+    (15, "lent to a new one, and served no more", lambda: leases.lends_its_own("e", "l.1", own=False, again=False)),
     (15, "the last version overwritten", lambda: own.keeps_the_last("s", "l.1", ["arena-1"])),
     (15, "an engine that stays behind", lambda: i.healed(["engine-0 is paused"], 100.0)),
 ]  # fmt: skip
@@ -121,6 +126,10 @@ HOLDING = [
     ("ranks that differ", lambda: i.really_differ("l.1", -2)),
     ("late with a route that is open", lambda: i.late_for_a_reason("engine-0", 1)),
     ("a worker that had its time", lambda: own.spares_the_others("r", 0, ["route"], 1.0, 1.0)),
+    ("as many readers as places", lambda: leases.few_at_a_time("e", 2, 2)),
+    ("others read", lambda: leases.full_of_readers("e", 2, 2)),
+    ("it is filled anew", lambda: leases.reads_on("e", "l.1", "NotHeld", lies=False)),
+    ("one that reads it already", lambda: leases.lends_its_own("e", "l.1", own=False, again=True)),
     ("a parent that was late itself", lambda: i.another_parent("engine-0", "DeadlineExceeded")),
     ("healed", lambda: i.healed([], 100.0)),
 ]  # fmt: skip

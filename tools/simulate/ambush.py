@@ -93,8 +93,8 @@ _ENDS = tuple(
     for spring in (*_HEARD, met.heard_again(s.Ordered), met.heard_again(s.Ordered), met.first_again(s.Ended))
 )
 _READS = (
-    engines.holder_dies, engines.holder_stops, engines.holder_goes, engines.joiner_dies, engines.read_spoiled,
-    engines.sync_begins, engines.process_replaced,
+    engines.holder_dies, engines.holder_stops, engines.holder_goes, engines.joiner_dies, engines.joiner_stops,
+    engines.read_spoiled, engines.sync_begins, engines.process_replaced,
 )  # fmt: skip
 KINDS: tuple[Kind, ...] = (
     Kind("a source whose order waits", at.source_in(S.WAITING), _HEARD, lures.answers_late),

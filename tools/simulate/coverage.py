@@ -27,11 +27,15 @@ class Coverage:
         self.outcomes: Counter[str] = Counter()
         self.schedules = 0
         self.syncs = 0
+        self.joins = 0
+        self.renewals = 0
 
     def schedule(self, world: World) -> None:
         """One has ended well."""
         self.schedules += 1
         self.syncs += world.ledger.decided_syncs
+        self.joins += world.ledger.joins
+        self.renewals += world.ledger.renewals
         self.faults.update(world.struck)
         self.outcomes.update(world.watch.outcomes)
 
@@ -39,7 +43,7 @@ class Coverage:
         """From the beginning."""
         for name in ("rows", "unheld", "states", "faults", "outcomes"):
             getattr(self, name).clear()
-        self.schedules = self.syncs = 0
+        self.schedules = self.syncs = self.joins = self.renewals = 0
 
     def add(self, other: Coverage) -> None:
         """Sum."""
@@ -47,6 +51,8 @@ class Coverage:
             getattr(self, name).update(getattr(other, name))
         self.schedules += other.schedules
         self.syncs += other.syncs
+        self.joins += other.joins
+        self.renewals += other.renewals
 
 
 COVERAGE = Coverage()

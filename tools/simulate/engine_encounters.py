@@ -157,6 +157,13 @@ def joiner_dies(world: World, machine: AnyMachine, pick: float) -> None:
         world.loop.at(0.1 + pick, pod.start_agent)
 
 
+def joiner_stops(world: World, machine: AnyMachine, pick: float) -> None:
+    """Its agent asks nobody for longer than a lease lasts, and goes on."""
+    pod = moments.pod_of(world, machine)
+    if pod is not None:
+        world.freeze(pod.agent.life, 0.5 + 2 * pick)
+
+
 def read_spoiled(world: World, machine: AnyMachine, pick: float) -> None:
     """What comes over the wire next is not what was sent; or a read fails, and its bytes come all the same."""
     if pick < 0.5:

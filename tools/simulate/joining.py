@@ -1,4 +1,4 @@
-"""A join by pull: a thin driver of Joiner and Readers, as drivers/joining.py, pull.py, holding.py and neighbours.py.
+"""A join by pull: a thin driver of Joiner and Lending, as drivers/joining.py, pull.py, holding.py and neighbours.py.
 
 A read takes the holder's bytes at one moment and lands them at a later one, piece by piece, as long as the reading
 process lives: also when the call that asked for it has failed or was given up.
@@ -6,24 +6,25 @@ process lives: also when the call that asked for it has failed or was given up.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tools.simulate.clock import Cancelled, Future, Task, TimedOut, Work
+from tools.simulate.leases import Leases
 from tools.simulate.memory import RUBBISH, number_of
 from tools.simulate.rank_target import DIGEST, WIRE_CAPABILITIES, RankTarget, TargetArena
 from tools.simulate.transfer import LATE, WIRE
 from weightsync.digests import BucketDigest
 from weightsync.errors import PeerError, Refused, TransferError, WeightSyncError
 from weightsync.plan import Plan
-from weightsync.version import Version
 from weightsync.wire import v1
-from weightsync_agent.drivers.joining import FAILED, SILENT, TICK
+from weightsync_agent.drivers.joining import FAILED, RENEWALS, SILENT, TICK
 from weightsync_agent.drivers.pull import SHARE
 from weightsync_agent.drivers.reading import Told
 from weightsync_agent.protocol import joiner as j
 from weightsync_agent.protocol.holders import Offer, offers_of
-from weightsync_agent.protocol.readers import MOST, Readers
+from weightsync_agent.protocol.lending import Lending
+from weightsync_agent.protocol.readers import MOST
 
 if TYPE_CHECKING:
     from tools.simulate.target_side import EngineAgent
@@ -106,85 +107,81 @@ class Reader:
 
 
 class Holding:
-    """What this engine can lend."""
+    """What this engine can lend: its ranks for Lending; and what it answers is looked at."""
 
     def __init__(self, agent: EngineAgent) -> None:
         self.agent = agent
-        self.readers = Readers(1 if agent.world.joins_together else MOST)
+        most = 1 if agent.world.joins_together else MOST
+        self.lending = Lending(agent.pod.uid, self, most=most, seconds=agent.world.lease_seconds)
+        self.leases = Leases(agent.pod.name, most)
 
-    def whole(self, version: Version) -> bool:
-        """Every rank's arena holds it, and every rank is here."""
-        targets = self.agent.targets.values()
-        if self.agent.pod.nodes > 1:
-            return False
-        return bool(targets) and all(target.lendable(version) is not None for target in targets)
+    # --- what Lending asks ---
 
-    def growing(self) -> v1.Lease | None:
-        """The lease under which every rank reads by now."""
-        lease, targets = self.agent.joining.machine.grows, self.agent.targets
-        if lease is None or self.agent.pod.nodes > 1 or {held.rank for held in lease.ranks} != targets.keys():
-            return None
-        reads = all(target.growing(lease.decided.version) is not None for target in targets.values())
-        return lease if reads else None
+    @property
+    def ranks(self) -> Mapping[int, RankTarget]:
+        """All of them; none where some are in other pods."""
+        return self.agent.targets if self.agent.pod.nodes == 1 else {}
+
+    @property
+    def programs(self) -> dict[int, str]:
+        """By rank."""
+        return {rank: target.program for rank, target in self.agent.targets.items()}
+
+    @property
+    def decided(self) -> v1.Decided | None:
+        """The newest that the engine was told to serve."""
+        return self.agent.decided
+
+    @property
+    def reads(self) -> v1.Lease | None:
+        """The lease under which it reads one itself."""
+        return self.agent.joining.machine.grows
+
+    def part(self, rank: int, request: v1.LeaseRequest, growing: v1.Lease | None) -> v1.HeldRank:
+        """One rank's."""
+        target = self.agent.targets[rank]
+        arena = target.lendable(request.version) if growing is None else target.growing(request.version)
+        assert arena is not None  # noqa: S101 - Lending asked, within the same event
+        region = v1.Region(session=arena.session, address=4096, nbytes=arena.arena.header.nbytes)
+        if growing is None:
+            buckets = arena.journal_rank().buckets
+            return v1.HeldRank(rank=rank, program=target.program, region=region, buckets=buckets)
+        held = next(held for held in growing.ranks if held.rank == rank)
+        return held.model_copy(update={"region": region, "grant": arena.machine.grows(request.version)})
+
+    # --- requests ---
 
     def held(self) -> v1.Held:
         """For GET /v1/held."""
-        decided, growing, now = self.agent.decided, self.growing(), self.agent.loop.now
-        if decided is not None and not self.whole(decided.version):
-            decided = None
-        if decided is None and growing is None:
-            return v1.Held(uid=self.agent.pod.uid)
-        held = v1.Held(
-            uid=self.agent.pod.uid, decided=decided, readers=self.readers.load(now), most=self.readers.most
-        )
-        if growing is None:
-            return held
-        return held.model_copy(update={"grows": growing.decided, "behind": growing.behind + 1})
+        return self.lending.held(self.agent.loop.now)
 
     def lease(self, request: v1.LeaseRequest) -> v1.Lease:
-        """Let it read."""
-        decided, growing = self.agent.decided, self.growing()
-        whole = decided is not None and decided.version == request.version and self.whole(request.version)
-        if not whole and (growing is None or growing.decided.version != request.version):
-            self.readers.end(request.reader)
-            raise Refused("not held here", reason="NotHeld", status=404)
-        if {rank: target.program for rank, target in self.agent.targets.items()} != request.programs:
-            raise Refused("other ranks", reason="LayoutMismatch")
-        seconds = self.readers.admit(request.reader, self.agent.loop.now)
-        if whole and decided is not None:
-            ranks = self._ranks(request.version)
-            return v1.Lease(uid=self.agent.pod.uid, decided=decided, seconds=seconds, ranks=ranks)
-        assert growing is not None  # noqa: S101 - or it was refused
-        ranks, behind = self._growing_ranks(growing), growing.behind + 1
-        return v1.Lease(uid=self.agent.pod.uid, decided=growing.decided, seconds=seconds, ranks=ranks, behind=behind)
-
-    def _ranks(self, version: Version) -> tuple[v1.HeldRank, ...]:
-        ranks = []
-        for rank, target in sorted(self.agent.targets.items()):
-            arena = target.lendable(version)
-            assert arena is not None  # noqa: S101 - whole() said so, within the same event
-            buckets = arena.journal_rank().buckets
-            ranks.append(v1.HeldRank(rank=rank, program=target.program, region=_region(arena), buckets=buckets))
-        return tuple(ranks)
-
-    def _growing_ranks(self, growing: v1.Lease) -> tuple[v1.HeldRank, ...]:
-        version, ranks = growing.decided.version, []
-        for held in growing.ranks:
-            target = self.agent.targets[held.rank]
-            arena = target.growing(version)
-            assert arena is not None  # noqa: S101 - growing() said so, within the same event
-            ranks.append(held.model_copy(update={"region": _region(arena), "grant": arena.machine.grows(version)}))
-        return tuple(ranks)
+        """Let it read, or go on reading."""
+        now, version = self.agent.loop.now, request.version
+        serves = self.decided is not None and self.decided.version == version
+        reads = self.reads is not None and self.reads.decided.version == version
+        lies = bool(self.ranks) and all(rank.lendable(version) is not None for rank in self.ranks.values())
+        try:
+            lease = self.lending.lease(request, now)
+        except Refused as error:
+            self.leases.refused(request, error.reason, now, lies=lies)
+            raise
+        self.leases.lent(request, lease.seconds, now, own=serves or reads)
+        return lease
 
     def more(self, request: v1.MoreRequest) -> Work:
         """What has come of what it reads from here."""
-        if request.rank not in self.agent.targets or not self.readers.reads(request.reader, self.agent.loop.now):
+        if request.rank not in self.agent.targets or not self.lending.readers.reads(
+            request.reader, self.agent.loop.now
+        ):
             raise Refused("it is not lent", reason="NotHeld", status=404)
         return self.agent.targets[request.rank].grown(request)
 
-
-def _region(arena: TargetArena) -> v1.Region:
-    return v1.Region(session=arena.session, address=4096, nbytes=arena.arena.header.nbytes)
+    def end(self, request: v1.LeaseEnd) -> v1.Accepted:
+        """It reads no more."""
+        self.lending.end(request.reader, self.agent.loop.now)
+        self.leases.ended(request.reader)
+        return v1.Accepted()
 
 
 class Joining:
@@ -307,28 +304,68 @@ class Joining:
         programs = {target.rank.rank: target.rank.program for target in engine.targets}
         return bool(engine.leader != self.agent.pod.uid and programs == self.machine.programs)
 
-    def _lease(self, offer: Offer, aim: v1.Decided) -> Work:
+    def _ask_lease(self, offer: Offer, aim: v1.Decided) -> Future:
         request = v1.LeaseRequest(
             reader=self.agent.pod.uid, version=aim.version, programs=self.machine.programs, ours=WIRE_CAPABILITIES,
             waits=True,
         )  # fmt: skip
+        return self._ask(offer.address, "/v1/leases", request)
+
+    def _lease(self, offer: Offer, aim: v1.Decided) -> Work:
         try:
-            return j.Leased((yield self._ask(offer.address, "/v1/leases", request)))
+            return j.Leased((yield self._ask_lease(offer, aim)))
         except PeerError as error:
             return j.NotLeased(str(error), busy=error.reason == "Busy")
 
     def _pull(self, offer: Offer, lease: v1.Lease) -> Work:
+        first = Future(self.world.loop)
+        staying = self.agent.spawn(self._stay(offer, lease))
+        reading = self.agent.spawn(self._all_ranks(lease, offer))
+        staying.then(first.set)
+        reading.then(first.set)
         try:
-            for held in lease.ranks:
-                yield from self._rank(offer, self.agent.targets[held.rank], held, lease.decided)
-            event: object = j.Pulled()
-        except (TransferError, PeerError) as error:
-            event = j.PullBroke(str(error))
+            yield first
         except Cancelled:
-            self._leave(offer)
+            yield from self._let_go(offer, staying, reading)
             raise
+        over, error = reading.done, reading.error  # decision: what has been read by then counts
+        yield from self._let_go(offer, staying, reading)
+        if over and error is None:
+            return j.Pulled()
+        return j.PullBroke(str(error if over else staying.value))
+
+    def _let_go(self, offer: Offer, *tasks: Task) -> Work:
+        """Neither does anything any more, whoever is cancelled meanwhile, and the holder learns it."""
+        cancelled = False
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            while not task.done:
+                try:
+                    yield task
+                except Cancelled:
+                    cancelled = cancelled or not task.done
+                except (WeightSyncError, TimedOut):
+                    break  # its own end
         self._leave(offer)
-        return event
+        if cancelled:
+            raise Cancelled
+
+    def _all_ranks(self, lease: v1.Lease, offer: Offer) -> Work:
+        for held in lease.ranks:
+            yield from self._rank(offer, self.agent.targets[held.rank], held, lease.decided)
+
+    def _stay(self, offer: Offer, lease: v1.Lease) -> Work:
+        """Asks for the lease again and again; the holder's reason once there is nothing to read any more."""
+        while True:
+            yield self.world.loop.sleep(lease.seconds / RENEWALS)
+            try:
+                lease = yield self._ask_lease(offer, lease.decided)
+                self.world.ledger.renewals += 1
+            except Refused as error:  # decision
+                return str(error)
+            except PeerError as error:
+                self.world.loop.note(self.agent.life.name, "the lease was not prolonged", str(error))
 
     def _leave(self, offer: Offer) -> None:
         self._ask(offer.address, "/v1/leases/end", v1.LeaseEnd(reader=self.agent.pod.uid))

@@ -47,6 +47,7 @@ class Ledger:
         self.sessions: Mapping[str, object] = {}  # of processes that live
         self.decided_syncs = 0
         self.joins = 0
+        self.renewals = 0  # of leases
         self.currents = 0
 
     # --- engines ---

@@ -11,10 +11,12 @@ from tools.simulate import rank_target as ranks
 from tools.simulate import world as worlds
 from tools.simulate.bugs import Patches, bug_among
 from tools.simulate.direct_bugs import BUGS
+from tools.simulate.rare_bugs import ambushed
 from weightsync.digests import program_root, version_root
+from weightsync.errors import Refused
 from weightsync.version import Version
 from weightsync.wire import v1
-from weightsync_agent.protocol import holders, joiner
+from weightsync_agent.protocol import holders, joiner, lending, readers
 from weightsync_agent.protocol import target as t
 
 __all__ = ["BUGS"]  # all: the others', too
@@ -84,9 +86,9 @@ def _lend_while_filling(p: Patches) -> None:
     old = p.set(joining.Holding, "lease", None)
     p.set(joining.Holding, "lease", lease)
     p.set(joining.Holding, "held", held)
-    p.set(joining.Holding, "whole", lambda self, version: bool(self.agent.targets))
+    p.set(lending.Lending, "whole", lambda self, version: bool(self._engine.ranks))
     p.set(ranks.RankTarget, "lendable", lambda self, version: self.arenas[0])
-    p.set(joiner, "goal", lambda own, offers, said: holders.newest(offers))
+    p.set(joiner, "goal", lambda own, offers, said, **more: holders.newest(offers))
 
 
 def _filled(agent: target_side.EngineAgent) -> v1.Decided | None:
@@ -129,3 +131,49 @@ def _grow_without_reading(p: Patches) -> None:
             yield from target.pulled(arena, bucket, bucket)
 
     p.set(joining.Joining, "_read", read)
+
+
+@bug_among
+def lease_bug(p: Patches) -> None:
+    """Many come at once and read from one another, and one of them, or whom it reads from, stops in the middle."""
+    p.set(worlds, "LATE_COMERS", 1.0)
+    p.set(worlds.World, "joins_together", True)
+    ambushed(f"a joiner: {joiner.JoinerState.PULLING.value}")(p)
+
+
+@lease_bug("a lease lasts for ever once it was given: who falls silent keeps its place")
+def _lease_without_end(p: Patches) -> None:
+    old = p.set(readers.Readers, "admit", None)
+
+    def admit(self: readers.Readers, reader: str, now: float) -> float:
+        seconds = float(old(self, reader, now))
+        self._until[reader] = now + 1e9
+        return seconds
+
+    p.set(readers.Readers, "admit", admit)
+
+
+@lease_bug("who asks again is another reader: its place is asked for anew, and there may be none")
+def _renewal_needs_a_place(p: Patches) -> None:
+    old = p.set(readers.Readers, "admit", None)
+
+    def admit(self: readers.Readers, reader: str, now: float) -> float:
+        until, self._until = self._until, {f"{each} before": until for each, until in self._until.items()}
+        try:
+            return float(old(self, reader, now))
+        except Refused:
+            self._until = until
+            raise
+
+    p.set(readers.Readers, "admit", admit)
+
+
+@lease_bug("who reads is sent away when its holder goes over to the next version, which lies in another arena")
+def _send_readers_away(p: Patches) -> None:
+    old = p.set(lending.Lending, "lease", None)
+
+    def lease(self: lending.Lending, request: v1.LeaseRequest, now: float) -> v1.Lease:
+        self._lent.clear()
+        return old(self, request, now)  # type: ignore[no-any-return]
+
+    p.set(lending.Lending, "lease", lease)

@@ -38,6 +38,8 @@ def measures(batch: Batch, seconds: float, jobs: int, seed: int) -> list[Measure
         Measure(name="events per schedule", value=batch.events / max(1, batch.schedules), unit="events",
                 better="lower", how=how),
         Measure(name="syncs decided", value=batch.syncs, unit="syncs", better="higher", how=how),
+        Measure(name="joins from engines", value=batch.coverage.joins, unit="joins", better="higher", how=how),
+        Measure(name="leases prolonged", value=batch.coverage.renewals, unit="leases", better="higher", how=how),
         Measure(name="faults", value=batch.faults, unit="faults", better="higher", how=how),
         Measure(name="seconds", value=seconds, unit="s", better="lower", how=f"{jobs} processes"),
         Measure(name="events per second", value=batch.events / max(seconds, 1e-9), unit="events/s", better="higher",

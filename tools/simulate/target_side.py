@@ -236,7 +236,7 @@ class EngineAgent:
     @property
     def lends(self) -> bool:
         """A joiner reads from here."""
-        return self.holding.readers.count(self.loop.now) > 0
+        return self.holding.lending.readers.count(self.loop.now) > 0
 
     @property
     def served(self) -> Version | None:
@@ -390,7 +390,7 @@ class EngineAgent:
         since = [at for target in self.targets.values() if (at := target.written_since) is not None]
         if since and self.loop.now < max(since) + silent_after:
             return j.NeedsNothing("a sync writes to it")
-        return j.Needs(self.decided, self.decided is not None and self.holding.whole(self.decided.version))
+        return j.Needs(self.decided, self.decided is not None and self.holding.lending.whole(self.decided.version))
 
     def take(self, own: v1.Decided | None, decided: v1.Decided, coordinator: str) -> Work:
         """Serve what was pulled, or lies sealed here."""
@@ -576,7 +576,7 @@ class EngineAgent:
                 self.fence.check(body.term)
                 if body.rank not in self.targets:
                     raise Refused(f"rank {body.rank} has no arena here", reason="UnknownRank", status=404)
-                self.holding.readers.passes(body.reader, self.loop.now)
+                self.holding.lending.readers.passes(body.reader, self.loop.now)
                 return self.targets[body.rank].passes(body)
             case "/v1/welcome":
                 self._obey(body.term, body.coordinator)
@@ -591,8 +591,7 @@ class EngineAgent:
             case "/v1/leases/more":
                 return self.holding.more(body)
             case "/v1/leases/end":
-                self.holding.readers.end(body.reader)
-                return v1.Accepted()
+                return self.holding.end(body)
             case "/v1/members":
                 return self._member(body)
             case _:

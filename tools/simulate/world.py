@@ -32,6 +32,7 @@ HEAL_SECONDS = 150.0  # of virtual time after the last fault, for everything to 
 MOST_EVENTS = 60_000
 RELAYING = 0.3  # share of schedules in which engines pass versions on
 SLOW_READ = 0.2  # seconds of a piece at most, where engines join from those that join
+LEASE_SECONDS = 0.6  # there
 LATE_COMERS = 0.06  # share of schedules in which engines come once there are versions
 # (stages, ranks of each stage, all in one pod)
 TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, True))
@@ -115,6 +116,11 @@ class World:
     def joins_together(self) -> bool:
         """Engines that come do so at once, each lends to one at a time, and reads last: some read what others do."""
         return self.comes_late() is not None and bool(self.seed % 2)
+
+    @property
+    def lease_seconds(self) -> float:
+        """Of a joiner's lease; where it reads slowly it asks for it several times."""
+        return LEASE_SECONDS if self.joins_together else 2 * self.stall_seconds
 
     def comes_late(self) -> Random | None:
         """What engines that come once there are versions are drawn from; None where nobody does. Apart, too."""

@@ -33,6 +33,7 @@ from weightsync_agent.threads import given_up, to_its_end
 log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS = 5.0
+RENEWALS = 3  # in the seconds of a lease: two of them may be lost
 TICK = 0.001  # seconds: a timer may be early by less
 # What is told of work that did not end as it should, by the state that waits for it.
 FAILED: dict[j.JoinerState, Callable[[str], object]] = {
@@ -248,7 +249,7 @@ class Joining:
     async def _stay(self, offer: Offer, lease: Lease) -> str:
         """Ask for the lease again and again; returns the holder's reason once there is nothing to read any more."""
         while True:
-            await asyncio.sleep(lease.seconds / 3)
+            await asyncio.sleep(lease.seconds / RENEWALS)
             try:
                 lease = await self._ask_lease(offer, lease.decided)
             except Refused as error:

@@ -283,17 +283,19 @@ class RankTarget:
         raise Refused(f"rank {self.program.rank} does not hold all of {version.name}", reason="GrantClosed")
 
     def lendable(self, version: Version) -> TargetArena | None:
-        """The arena that is sealed as that version, with a worker behind which others can read it."""
-        alive = self._worker is not None and not self._worker.dead.done()
+        """The arena that is sealed as that version, where others can read it."""
         whole = (t.TargetState.SEALED, t.TargetState.KEPT)
-        found = (each for each in self.arenas if each.machine.version == version and each.machine.state in whole)
-        return next((each for each in found if alive and each.region is not None), None)
+        return self._readable(lambda machine: machine.version == version and machine.state in whole)
 
     def growing(self, version: Version) -> TargetArena | None:
-        """The arena that our own worker reads that version into, with a worker behind which others can read it."""
-        alive = self._worker is not None and not self._worker.dead.done()
-        found = (each for each in self.arenas if each.machine.grows(version))
-        return next((each for each in found if alive and each.region is not None), None)
+        """The arena that our own worker reads that version into, where others can read it."""
+        return self._readable(lambda machine: bool(machine.grows(version)))
+
+    def _readable(self, holds: Callable[[t.Target], bool]) -> TargetArena | None:
+        """The arena of which that is so, with a worker behind which others can read it."""
+        if self._worker is None or self._worker.dead.done():
+            return None
+        return next((each for each in self.arenas if each.region is not None and holds(each.machine)), None)
 
     @property
     def written_since(self) -> float | None:

@@ -13,10 +13,11 @@ PASSED_SECONDS = 5.0  # since one asked what was verified in a sync; it asks aga
 
 
 class Readers:
-    """Leases by reader. most: at a time."""
+    """Leases by reader. most: at a time; seconds: of a lease."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MOST, seconds: float = SECONDS) -> None:
         self.most = most
+        self.seconds = seconds
         self._until: dict[str, float] = {}
         self._passed: dict[str, float] = {}
 
@@ -44,8 +45,8 @@ class Readers:
             raise Refused(
                 f"{len(self._until)} engines read from here already; ask another, or again", reason="Busy", status=503
             )
-        self._until[reader] = now + SECONDS
-        return SECONDS
+        self._until[reader] = now + self.seconds
+        return self.seconds
 
     def end(self, reader: str) -> None:
         """It reads no more."""
