@@ -17,6 +17,7 @@ from weightsync.bounds import MOST_RANKS
 from weightsync.errors import InputError
 from weightsync.records import first_problem
 from weightsync.report import Report
+from weightsync_operator.planning.facts import UNREADABLE
 from weightsync_operator.planning.grouping.workloads import LWS
 from weightsync_operator.planning.mapping import Place
 from weightsync_operator.planning.ownership import Claim
@@ -112,7 +113,8 @@ def _size(annotations: Mapping[str, str]) -> tuple[int, str]:
     """Of how many pods the engine is, and why that cannot be read. What the user wrote comes before the workload."""
     for key in (names.ENGINE_PODS, f"{LWS}/size"):
         text = annotations.get(key, "")
-        if text.isdecimal() and 0 < int(text) <= MOST_RANKS:
+        # Not a digit more: Python refuses to make a number of thousands.
+        if text.isdecimal() and len(text) <= len(str(MOST_RANKS)) and 0 < int(text) <= MOST_RANKS:
             return int(text), ""
         if text:
             return 0, f"annotation {key}: {text[:64]!r} is no number of pods: write how many are one engine"
@@ -132,8 +134,8 @@ def _report(text: str | None) -> Report | None:
     try:
         return Report.read(text, f"annotation {names.REPORT}")
     except InputError as error:
-        # Said where reports are shown: a report without a term matches no plan, so make one that says it.
-        return Report(term=-1, error=str(error)[:1024], error_reason="ReportUnreadable")
+        # Said where reports are shown.
+        return Report(term=UNREADABLE, error=str(error)[:1024], error_reason="ReportUnreadable")
 
 
 def weightsync(raw: Raw) -> Seen:

@@ -5,18 +5,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
+from pydantic import ValidationError
 
 from weightsync.api.v1alpha1.status import Head, WeightSyncStatus
 from weightsync.api.v1alpha1.weightsync import WeightSyncSpec
-from weightsync.errors import InputError
+from weightsync.errors import InputError, WeightSyncError
 from weightsync.plan import Plan
+from weightsync.records import first_problem
 from weightsync_operator import cycles, observe
 from weightsync_operator.kube import apply_slices, apply_status, events, paths
 from weightsync_operator.kube.client import Kube
 from weightsync_operator.kube.errors import Forbidden, KubeError, NotFound
 from weightsync_operator.metrics import Metrics
 from weightsync_operator.observe import Seen
-from weightsync_operator.planning import changes, membership, notices, slicing, sources, startup, status
+from weightsync_operator.planning import changes, membership, notices, refusal, slicing, sources, startup, status
 from weightsync_operator.planning.changes import Changes
 from weightsync_operator.planning.compose import Wish, compose, left_out
 from weightsync_operator.planning.facts import Facts, report_in_force
@@ -56,13 +58,30 @@ class Reconciler:
         self._told: dict[str, Told] = {}
 
     async def run(self, uid: str) -> None:
-        """One pass. Raises KubeError where the API refuses, InputError where the object cannot be read."""
+        """One pass. Raises KubeError where the API refuses, InputError where nothing can be planned.
+
+        What no other try can help is told in the object's status as well.
+        """
         seen = self._store.sync(uid)
         if seen is None or seen.deleting or not self._store.synced:
             return
+        try:
+            await self._pass(seen)
+        except ValidationError as error:
+            # What pods announce is bounded one by one. What they make together may still be no plan: of a WeightSync
+            # whose pods say what nobody could mean no other one may suffer.
+            wrong = InputError(f"what the pods announce makes no plan: {first_problem(error)}")
+            await self._refuse(seen, wrong)
+            raise wrong from error
+        except WeightSyncError as error:
+            if not error.retryable:
+                await self._refuse(seen, error)
+            raise
+
+    async def _pass(self, seen: Seen) -> None:
         claim, spec = seen.claim, seen.spec
         if claim is None or spec is None:
-            raise InputError(f"WeightSync {seen.key}: {seen.problem}: write it anew with a CRD of this release")
+            raise InputError(f"{seen.problem}: write it anew with a CRD of this release")
         with self._metrics.seconds.time():
             published = await self._known(seen, spec)
             with cycles.none_looked_for():
@@ -75,7 +94,7 @@ class Reconciler:
             accepted = await self._apply(seen, todo)
         if accepted is not None:
             await self._tell(seen, notices.notices(seen.status, accepted, _coordinator(facts.plan)))
-        self._published[uid] = Published(facts.plan, slices)
+        self._published[seen.uid] = Published(facts.plan, slices)
         self._metrics.passes.labels("done").inc()
         term = facts.plan.term if facts.plan else 0
         self._metrics.count(seen.namespace, seen.name, wanted.counts, term, wanted.conditions)
@@ -84,8 +103,25 @@ class Reconciler:
         """The WeightSync is gone."""
         self._memos.pop(seen.uid, None)
         self._told.pop(seen.uid, None)
-        if self._published.pop(seen.uid, None) is not None:
+        self._published.pop(seen.uid, None)
+        if not any(other.key == seen.key for other in self._store.syncs):  # else one of that name was made meanwhile
             self._metrics.forget(seen.namespace, seen.name)
+
+    async def _refuse(self, seen: Seen, error: WeightSyncError) -> None:
+        """Say in the status what keeps the plan from being made or written."""
+        seen = self._store.sync(seen.uid) or seen  # what the pass has written before it failed
+        wanted = refusal.refused(seen.status, seen.generation, str(error), rfc3339(self._clock()))
+        term = seen.status.head.term if seen.status.head else 0
+        self._metrics.count(seen.namespace, seen.name, wanted.counts, term, wanted.conditions)
+        todo = changes.between((), (), wanted, seen.status)
+        try:
+            accepted = await self._apply(seen, todo)
+        except KubeError as refused:
+            self._metrics.errors.labels(refused.reason).inc()
+            log.warning("status not written", weightsync=seen.key, error=str(refused))
+            return
+        if accepted is not None:
+            await self._tell(seen, notices.notices(seen.status, accepted, ""))
 
     async def _known(self, seen: Seen, spec: WeightSyncSpec) -> Published:
         """The published plan, read back after a restart, or where the head is not what this process wrote."""

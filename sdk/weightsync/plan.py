@@ -17,6 +17,7 @@ Uid = Annotated[str, Field(min_length=1, max_length=128)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
+MOST_TARGETS = 256  # of an engine
 SMALLEST_BUCKET, LARGEST_BUCKET = 4096, 16 * 2**30  # bytes; api/v1alpha1 says the same to the API server
 
 Protocol = Literal["Auto", "RDMA", "TCP"]  # what may carry the bytes; Auto: RDMA where both ends of a route can
@@ -71,7 +72,7 @@ class Engine(Record):
     incarnation: Annotated[str, Field(max_length=128)]
     mode: Mode = "Staged"
     near: Near = ()
-    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=256)]
+    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=MOST_TARGETS)]
 
     @property
     def key(self) -> str:

@@ -4,7 +4,13 @@ from typing import Annotated
 
 from pydantic import Field
 
+from weightsync.bounds import LARGEST
 from weightsync.records import WireRecord
+
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Word = Annotated[str, Field(max_length=128)]  # these as the status has them: whoever may write a pod may write this
+Label = Annotated[str, Field(max_length=256)]
 
 WORST = 20  # at most so many offenders are named: no object grows with the cluster
 
@@ -23,14 +29,14 @@ class LastSync(WireRecord):
     routes: transport -> how many routes to engines that are current went over it.
     """
 
-    version: str
-    label: str = ""
-    engines: int = 0
-    nbytes: int = 0
-    seconds: float = 0.0
-    pause_seconds_p50: float = 0.0
-    pause_seconds_max: float = 0.0
-    routes: Annotated[dict[str, int], Field(max_length=8)] = Field(default_factory=dict)
+    version: Word
+    label: Label = ""
+    engines: Count = 0
+    nbytes: Count = 0
+    seconds: Seconds = 0.0
+    pause_seconds_p50: Seconds = 0.0
+    pause_seconds_max: Seconds = 0.0
+    routes: Annotated[dict[str, Count], Field(max_length=8)] = Field(default_factory=dict)
 
 
 class Report(WireRecord):
@@ -40,13 +46,13 @@ class Report(WireRecord):
     """
 
     term: int
-    version: str = ""
-    label: str = ""
-    published: int = 0
-    current: int = 0
-    behind: int = 0
-    joining: int = 0
-    failed: int = 0
+    version: Word = ""
+    label: Label = ""
+    published: Count = 0
+    current: Count = 0
+    behind: Count = 0
+    joining: Count = 0
+    failed: Count = 0
     syncing: bool = False
     last_sync: LastSync | None = None
     worst: Annotated[tuple[Offender, ...], Field(max_length=WORST)] = ()

@@ -1,12 +1,18 @@
 """Slices: read, created, deleted. They are never changed."""
 
+import structlog
+from pydantic import ValidationError
+
 from weightsync import names
 from weightsync.api.v1alpha1.slice import read_spec
+from weightsync.records import first_problem
 from weightsync_operator.kube import paths
 from weightsync_operator.kube.client import Json, Kube
 from weightsync_operator.kube.errors import AlreadyExists, NotFound
 from weightsync_operator.observe import Seen
 from weightsync_operator.planning.slicing import Slice
+
+log = structlog.get_logger(__name__)
 
 
 def body(owner: Seen, part: Slice) -> Json:
@@ -52,9 +58,12 @@ async def delete(kube: Kube, owner: Seen, name: str) -> bool:
 
 
 async def read(kube: Kube, owner: Seen, name: str) -> Slice | None:
-    """The slice, None where it is gone."""
+    """The slice, None where it is gone, or of a release whose slices cannot be read: both are planned anew."""
     try:
         raw = await kube.get(paths.slice_of(owner.namespace, name))
+        return Slice(name, read_spec(raw["spec"]))
     except NotFound:
         return None
-    return Slice(name, read_spec(raw["spec"]))
+    except ValidationError as error:
+        log.warning("a slice cannot be read", weightsync=owner.key, name=name, error=first_problem(error))
+        return None

@@ -42,7 +42,7 @@ def conditions(facts: Facts, previous: Sequence[Condition], now: str) -> tuple[C
             type=kind,
             status=status,
             observed_generation=facts.generation,
-            last_transition_time=_since(before.get(kind), status, now),
+            last_transition_time=since(before.get(kind), status, now),
             reason=reason,
             message=message[:MAX_MESSAGE],
         )
@@ -50,7 +50,8 @@ def conditions(facts: Facts, previous: Sequence[Condition], now: str) -> tuple[C
     )
 
 
-def _since(before: Condition | None, status: str, now: str) -> str:
+def since(before: Condition | None, status: str, now: str) -> str:
+    """When the condition turned to that status."""
     return before.last_transition_time if before is not None and before.status == status else now
 
 
@@ -98,3 +99,5 @@ CHAINS = (
     Chain(names.PROGRESSING, (checks.syncing, checks.engines_joining), found=True, otherwise=checks.idle),
     Chain(names.DEGRADED, DEGRADED_CHECKS, found=True, otherwise=checks.all_served),
 )
+
+TYPES = (*(chain.type for chain in CHAINS), names.RDMA_READY)  # in the order in which a status has them

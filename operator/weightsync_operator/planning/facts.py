@@ -1,12 +1,16 @@
 """Everything that conditions and status are made from, in one value. Pure."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from weightsync.plan import Plan
 from weightsync.report import Report
 from weightsync_operator.planning.membership import Membership
 from weightsync_operator.planning.ownership import Owned
 from weightsync_operator.planning.sources import Sources
+
+# Of a report that cannot be read: no coordinator has it, so it stands for that one report, whatever the plan's term.
+UNREADABLE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,11 @@ class Facts:
 
 
 def report_in_force(owned: Owned, plan: Plan | None) -> Report | None:
-    """The report of the plan's coordinator, if it is about the plan's term: another life says nothing of this one."""
+    """The report of the plan's coordinator, if it is about the plan's term: another life says nothing of this one.
+
+    One that cannot be read is in force, too: that is all that is known of this term.
+    """
     if plan is None:
         return None
     report = next((pod.report for pod in owned.trainers if pod.uid == plan.coordinator), None)
-    return report if report is not None and report.term == plan.term else None
+    return report if report is not None and report.term in (plan.term, UNREADABLE) else None

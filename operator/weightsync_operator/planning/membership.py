@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from weightsync.plan import MOST_TARGETS
 from weightsync_operator.planning import layouts, reasons
 from weightsync_operator.planning.grouping import Group
 from weightsync_operator.planning.layouts import Member, Outsider, Rank
@@ -119,6 +120,12 @@ def _whole(group: Group) -> Member | Outsider:
         problem = _ranks_wrong(group, ranks, totals - {0})
         if problem is not None:
             return problem
+    if len(ranks) > MOST_TARGETS:
+        message = (
+            f"engine {group.name}: its {len(group.pods)} pods hold {len(ranks)} ranks, and one engine has at most "
+            f"{MOST_TARGETS}: where they are several engines, set spec.rollout.group so that it parts them"
+        )
+        return Outsider(group.name, reasons.ENGINE_INCONSISTENT, message)
     said = lead.announcement
     address, incarnation = (said.address, said.incarnation) if said is not None else ("", "")
     checkpoint = said.checkpoint if said is not None else ""

@@ -15,6 +15,7 @@ SOURCES_ANNOUNCED: Final = "SourcesAnnounced"  # all is well
 SOURCES_MISSING: Final = "SourcesMissing"  # no plan without sources for each stage; the last one stays
 NO_TARGETS: Final = "NoTargets"  # the rollout selector matches no pod
 TARGETS_NOT_READY: Final = "TargetsNotReady"  # pods are there, but none can be served yet
+PLAN_REFUSED: Final = "PlanRefused"  # the API refuses what was planned, or nothing can be planned of what is there
 ORDERED_STARTUP: Final = "OrderedStartup"  # an engine's other pods are made only once the first is Ready
 PLANNED: Final = "Planned"  # each engine that can take part has its routes
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from weightsync.api.v1alpha1.status import Counts, Head, LastSync, Offender, WeightSyncStatus
+from weightsync.bounds import LARGEST
 from weightsync.plan import Plan
 from weightsync.report import WORST
 from weightsync.report import LastSync as Reported
@@ -62,8 +63,8 @@ def _outside(outsider: Outsider) -> Offender:
 
 
 def last_sync(reported: Reported) -> LastSync:
-    """The report's figures as whole numbers."""
-    rate = reported.nbytes / reported.seconds if reported.seconds > 0 else 0.0
+    """The report's figures as whole numbers, within what the API takes for one."""
+    rate = min(reported.nbytes / reported.seconds, LARGEST) if reported.seconds > 0 else 0.0
     return LastSync(
         version=reported.version,
         label=reported.label,

@@ -1,5 +1,6 @@
 """From raw JSON to records."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from weightsync.announcement import Announcement
 from weightsync.errors import InputError
 from weightsync.report import Report
 from weightsync_operator import observe
+from weightsync_operator.planning.facts import UNREADABLE
 
 META: dict[str, Any] = {
     "namespace": "default",
@@ -57,7 +59,7 @@ def test_an_unreadable_annotation_is_a_problem_not_an_error(text: str) -> None:
     assert pod.announcement is None
     assert pod.problem.startswith("annotation weightsync.io/agent: ")
     assert pod.report is not None
-    assert pod.report.term == -1, "no plan has that term"
+    assert pod.report.term == UNREADABLE, "no plan has that term"
 
 
 def test_two_heartbeats_are_one_record() -> None:
@@ -121,3 +123,27 @@ def test_who_waits_for_our_gate(gates: list[str], conditions: dict[str, str], ga
     made = raw({"conditions": [{"type": kind, "status": status} for kind, status in conditions.items()]})
     made["spec"]["readinessGates"] = [{"conditionType": gate} for gate in gates]
     assert observe.pod(made).gated is gated
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"version": "x" * 129},
+        {"label": "x" * 257},
+        {"current": -1},
+        {"behind": 2**63},
+        {"lastSync": {"version": "v", "seconds": 1e300}},
+        {"lastSync": {"version": "v", "routes": {"tcp": -1}}},
+    ],
+    ids=["a long version", "a long label", "a negative count", "a count of 65 bits", "an age", "negative routes"],
+)
+def test_a_report_that_no_status_could_hold_is_unreadable(said: dict[str, Any]) -> None:
+    """Whoever may write a pod's annotation must not end the operator by it."""
+    pod = observe.pod(raw(annotations={"weightsync.io/report": json.dumps({"term": 1} | said)}))
+    assert pod.report is not None
+    assert (pod.report.term, pod.report.error_reason) == (UNREADABLE, "ReportUnreadable")
+
+
+def test_a_number_of_many_digits_is_no_number_of_pods() -> None:
+    """Python would refuse to read it, in the middle of a list of all pods."""
+    assert "is no number of pods" in observe.pod(raw(annotations={"weightsync.io/engine-pods": "9" * 5000})).problem

@@ -11,7 +11,7 @@ from weightsync.api.v1alpha1.status import Condition
 from weightsync.report import Offender, Report
 from weightsync_operator.planning import reasons
 from weightsync_operator.planning.conditions import CHAINS, conditions
-from weightsync_operator.planning.facts import Facts, report_in_force
+from weightsync_operator.planning.facts import UNREADABLE, Facts, report_in_force
 from weightsync_operator.planning.ownership import Contest, Owned
 
 
@@ -226,6 +226,7 @@ def test_the_time_of_a_transition_stays_while_the_status_stays() -> None:
     [
         pytest.param(Report(term=1, version="v"), "v", id="of the plan's term"),
         pytest.param(Report(term=2, version="v"), None, id="of another term"),
+        pytest.param(Report(term=UNREADABLE), "", id="that cannot be read, which is all that is known of it"),
         pytest.param(None, None, id="none"),
     ],
 )
@@ -234,4 +235,4 @@ def test_only_the_report_of_this_term_counts(report: Report | None, expected: st
     pod = trainer(report=report)
     plan = planned([pod], [engine()])
     found = report_in_force(Owned((pod,), ()), plan)
-    assert (found.version if found else None) == expected
+    assert (None if found is None else found.version) == expected

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.build.pods import OTHER_LAYOUT, engine, judged
+from tests.build.pods import OTHER_LAYOUT, engine, judged, shard
 from weightsync_operator.planning import reasons
 from weightsync_operator.planning.pods import Pod
 
@@ -91,3 +91,13 @@ def test_layouts_differ(pods: list[Pod], served: list[str]) -> None:
         assert outsider.reason == reasons.LAYOUTS_DIFFER
         assert f"pod {outsider.engine}" in outsider.message
         assert f"pod {served[0]}" in outsider.message
+
+
+def test_an_engine_of_more_ranks_than_a_plan_holds() -> None:
+    """It is refused by itself: the others are served."""
+    key = {"leaderworkerset.sigs.k8s.io/name": "x", "leaderworkerset.sigs.k8s.io/group-index": "0"}
+    big = [shard(f"p{n}", tuple(range(64 * n, 64 * n + 64)), total=320, labels=key) for n in range(5)]
+    found = judged([*big, engine("a")])
+    assert [member.name for member in found.members] == ["a"]
+    assert found.refused[0].reason == reasons.ENGINE_INCONSISTENT
+    assert "engine x-0: its 5 pods hold 320 ranks, and one engine has at most 256" in found.refused[0].message

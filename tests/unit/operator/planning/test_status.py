@@ -28,6 +28,11 @@ def test_figures_are_whole_numbers() -> None:
     assert (made.duration_milliseconds, made.pause_p50_milliseconds, made.bytes_per_second) == (500, 170, 2000)
 
 
+def test_a_rate_is_never_more_than_the_api_takes() -> None:
+    """Of bytes over next to no time: else the status was refused, and the operator ended."""
+    assert status.last_sync(LastSync(version="v", nbytes=10**9, seconds=5e-324)).bytes_per_second == 2**63 - 1
+
+
 def test_what_was_decided_outlives_its_coordinator() -> None:
     """Without a report of this term version, label and last sync are kept; counts are not."""
     before = status.build(
