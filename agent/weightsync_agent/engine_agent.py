@@ -169,7 +169,7 @@ class EngineAgent:
 
     def _lending(self) -> list[web.RouteDef]:
         """For engines that read a version from here."""
-        verifier, holding = self._common.verifier, self.driver.holding
+        verifier, holding = self._common.verifier, self.driver.exchange.holding
 
         async def held(caller: Caller, request: web.Request) -> Held:
             return holding.held()

@@ -37,7 +37,7 @@ from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
 from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.drain import AskQuiet
-from weightsync_agent.drivers.holding import Holding
+from weightsync_agent.drivers.exchange import Exchange
 from weightsync_agent.drivers.joining import Joining
 from weightsync_agent.drivers.kept_term import KeptTerm
 from weightsync_agent.drivers.landing import Landing, Wish, nobody, staged
@@ -114,14 +114,13 @@ class EngineDriver:
             crew=crew,
         )
         self._side = side or Side(uid)
-        self.holding = Holding(
+        self.exchange = Exchange(
             uid,
             self._ranks,
             lambda: self._decided,
-            lambda: self._joining.grows if self._joining is not None else None,
+            joining=joining(self, self._ranks) if joining is not None else None,
+            relaying=relaying(self._ranks) if relaying is not None else None,
         )
-        self._joining = joining(self, self._ranks) if joining is not None else None
-        self._relaying = relaying(self._ranks) if relaying is not None else None
         self._look_at = Look(adapter, journal, self._ranks, self._lacks_programs)
         self._decided: Decided | None = None
         self._probe = probe_seconds
@@ -149,8 +148,7 @@ class EngineDriver:
         self._announce()
         while True:
             await self._look_once()
-            if self._joining is not None:
-                self._joining.look()
+            self.exchange.look()
             await asyncio.sleep(self._probe)
 
     def _restore_fence(self) -> None:
@@ -233,7 +231,7 @@ class EngineDriver:
         if before is not None:
             await asyncio.wait({before})
         async with self._committing:
-            await self._read_no_more("another life of the engine is looked at")
+            await self.exchange.end("another life of the engine is looked at")
             try:
                 event: m.Seen | m.LookFailed = await self._describe()
             except WeightSyncError as error:
@@ -246,8 +244,7 @@ class EngineDriver:
             if given_up():  # the standstill's own failure hid the cancellation
                 raise asyncio.CancelledError
             self._feed(event)
-            if self._joining is not None:
-                self._joining.look()  # before anybody learns that it can be written to
+            self.exchange.look()  # before anybody learns that it can be written to
             if isinstance(event, m.Seen) and not event.problem:
                 match event.recovery:
                     case Reapply(version, _, grants):
@@ -370,7 +367,7 @@ class EngineDriver:
         self._check_crew(request)
         grants = tuple((rank.rank, rank.grant) for rank in request.ranks)
         async with self._ranks.sealed(request):
-            await self._read_no_more("a sync's version is committed")
+            await self.exchange.end("a sync's version is committed")
             async with self._ranks.holding(request.version, grants, request):
                 self._decided = Decided(
                     version=request.version, label=request.label, term=request.term, programs=request.programs
@@ -399,13 +396,13 @@ class EngineDriver:
             return j.NeedsNothing("its arenas are not, or not all of them, here")
         if self._granting or any(target.kept for target in targets.values()):
             return j.NeedsNothing("a sync begins, or its commit does")  # each has an arena that we would read into
-        if self._relaying is not None and self._relaying.feeds(silent_after):
+        if self.exchange.feeds(silent_after):
             return j.NeedsNothing("a sync has it read from another engine")
         since = [at for target in targets.values() if (at := target.written_since) is not None]
         if since and time.monotonic() < max(since) + silent_after:
             return j.NeedsNothing("a sync writes to it")
         own = self._decided
-        return j.Needs(own, own is not None and self.holding.whole(own.version))
+        return j.Needs(own, own is not None and self.exchange.holding.whole(own.version))
 
     async def take(self, own: Decided | None, decided: Decided, coordinator: str, mode: PauseMode) -> None:
         """Serve what was pulled, or lies sealed here. coordinator: of the decision's term, "" where not known.
@@ -435,12 +432,6 @@ class EngineDriver:
                     self._obey(decided.term, coordinator)  # whoever decided before has nothing to say here any more
                 self._decided = decided
                 await self._run_commit(decided, grants, mode)
-
-    async def _read_no_more(self, why: str) -> None:
-        if self._joining is not None:
-            await self._joining.end(why)
-        if self._relaying is not None:
-            await self._relaying.end(why)
 
     async def _reapply(self, version: Version, grants: tuple[tuple[int, str], ...]) -> None:
         """To be called with ``_committing`` held."""
@@ -522,17 +513,14 @@ class EngineDriver:
             raise Refused("the engine is being committed to", reason="Busy", status=503)
         self._check_wanted(request)
         rank = self._ranks.find(request.rank)
-        if self._joining is not None and self._joining.applies:
-            raise Refused("the engine takes over what it read from another; ask again", reason="Fencing", status=503)
+        self.exchange.check_grant()
         self._granting += 1
         try:
-            await self._read_no_more("a sync begins")
+            await self.exchange.end("a sync begins")
             if isinstance(rank, DirectRank):
                 grant = await self._grant_direct(rank, request)
             else:
-                grant = await rank.grant(request, self.fence)
-                update = {"relays": self._relaying is not None, "lends": self.holding.lends}
-                grant = grant.model_copy(update=update)
+                grant = self.exchange.told(await rank.grant(request, self.fence))
         finally:
             self._granting -= 1
         await failpoints.reach("target", "handshake")
@@ -610,20 +598,13 @@ class EngineDriver:
         """Read from another engine what it verifies in the same sync; told again and again until it has ended."""
         self._check_meant(order.target)
         self._obey(order.term, order.coordinator)
-        if self._relaying is None:
-            raise Refused("this agent reads from no other engine", reason="NoRelay", status=422)
         self._check_present()  # a look lends the arenas, and has ended what read into them
-        return await self._relaying.order(order)
+        return await self.exchange.relay(order)
 
     async def passes(self, request: PassRequest) -> PassAnswer:
         """Another engine reads from here."""
         self.fence.check(request.term)
-        rank = self.targets.get(request.rank)
-        if rank is None:
-            raise Refused(f"rank {request.rank} has no arena here", reason="UnknownRank", status=404)
-        answer = await rank.passes(request)
-        self.holding.passes(request.reader)
-        return answer
+        return await self.exchange.passes(request)
 
     async def welcome(self, request: Welcome) -> Accepted:
         """Nothing was published yet, says the coordinator."""
@@ -650,7 +631,7 @@ class EngineDriver:
                 "decided": self._decided,
                 "mode": self._ranks.mode,
                 "ranks": [t.status() for t in self._ranks.held.values()],
-                "pulls": self._joining is not None and self._joining.hopes,
+                "pulls": self.exchange.hopes,
             }
         )
 
@@ -692,9 +673,6 @@ class EngineDriver:
 
     async def close(self) -> None:
         """End the workers; arenas and journal stay."""
-        if self._joining is not None:
-            await self._joining.close()
-        if self._relaying is not None:
-            await self._relaying.close()
+        await self.exchange.close()
         await self._background.close()
         await self._ranks.close()

@@ -826,7 +826,7 @@ async def test_no_relay_begins_while_the_engine_is_looked_at(tmp_path: Path) -> 
 
         async def close(self) -> None: ...
 
-    world.driver._relaying = Relays()  # type: ignore[assignment]
+    world.driver.exchange._relaying = Relays()  # type: ignore[assignment]
     order = RelayOrder(
         term=1, coordinator="c", sync="c/1/1", turn=1, uid="p", engine="p", address="p",
         ranks=(RelayRank(rank=0, grant=GRANT, parent="b" * 32),), deadline_seconds=30.0, stall_seconds=1.0,
@@ -954,7 +954,7 @@ async def test_an_engine_takes_over_what_was_pulled_and_lends_it(tmp_path: Path)
     assert isinstance(world.driver.needs(60.0), NeedsNothing)
     await world.seen()
     assert world.driver.needs(60.0) == Needs(None, sealed=False)
-    assert world.driver.holding.held().decided is None
+    assert world.driver.exchange.holding.held().decided is None
     decided = whole_version(world, 5)
     await pulled(world, decided)
     await world.driver.take(None, decided, "c", "Abort")
@@ -964,18 +964,18 @@ async def test_an_engine_takes_over_what_was_pulled_and_lends_it(tmp_path: Path)
     journal = JournalFile.within(tmp_path).read()
     assert journal is not None
     assert (journal.version, journal.term, journal.coordinator) == (decided.version, 3, "c")
-    held = world.driver.holding.held()
+    held = world.driver.exchange.holding.held()
     assert (held.decided, held.readers, held.most) == (decided, 0, 2)
     request = LeaseRequest(
         reader="r", version=decided.version, programs={0: program().digest},
         ours=Wire(mooncake="0.3.13", transport="tcp"),
     )  # fmt: skip
     world.workers[0].capabilities = request.ours
-    lease = await world.driver.holding.lease(request)
+    lease = await world.driver.exchange.holding.lease(request)
     assert [rank.buckets for rank in lease.ranks] == [(BucketDigest(offset=0, nbytes=16, digest="0" * 32),)]
-    assert world.driver.holding.held().readers == 1
+    assert world.driver.exchange.holding.held().readers == 1
     with pytest.raises(Refused) as refused:
-        await world.driver.holding.lease(request.model_copy(update={"programs": {0: "9" * 32}}))
+        await world.driver.exchange.holding.lease(request.model_copy(update={"programs": {0: "9" * 32}}))
     assert refused.value.reason == "LayoutMismatch"
     ask = GrantRequest(
         term=3, coordinator="c", sync="x", rank=0, layout=LAYOUT.digest, program=program().digest, lineage="1" * 16,
@@ -983,8 +983,8 @@ async def test_an_engine_takes_over_what_was_pulled_and_lends_it(tmp_path: Path)
     )  # fmt: skip
     await world.driver.grant(ask)
     with pytest.raises(Refused) as gone:
-        await world.driver.holding.lease(request)
-    assert (gone.value.reason, world.driver.holding.held().decided) == ("NotHeld", None)
+        await world.driver.exchange.holding.lease(request)
+    assert (gone.value.reason, world.driver.exchange.holding.held().decided) == ("NotHeld", None)
     await world.driver.close()
 
 
