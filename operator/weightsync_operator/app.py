@@ -9,6 +9,7 @@ from typing import Any
 import kopf
 import structlog
 
+from weightsync import names
 from weightsync.errors import WeightSyncError
 from weightsync_operator import cycles, handlers, health
 from weightsync_operator.feed import Feed
@@ -88,19 +89,23 @@ class App:
             raise Unavailable("the Lease was lost: another operator may be working")
 
     async def _crds(self) -> None:
-        """kopf looks for kinds once: wait until they are served."""
+        """kopf looks for kinds once: wait until both are served. One that comes later would never be watched."""
         while True:
             try:
-                await self._kube.get(paths.group())
+                served = {kind["name"] for kind in (await self._kube.get(paths.group()))["resources"]}
+                if {names.PLURAL, names.SLICE_PLURAL} <= served:
+                    return
+                self._wait_for_crds()
             except NotFound:
-                self._stage = "waiting for the CRDs: install them"
-                log.warning("the CRDs are not installed yet")
+                self._wait_for_crds()
             except KubeError as error:
                 self._stage = f"waiting for the API server: {error}"
                 log.warning("the API server cannot be used yet", error=str(error))
-            else:
-                return
             await asyncio.sleep(START_RETRY_SECONDS)
+
+    def _wait_for_crds(self) -> None:
+        self._stage = "waiting for the CRDs: install them"
+        log.warning("the CRDs are not installed yet")
 
     async def _kopf(self, stop: asyncio.Event) -> None:
         await kopf.operator(
@@ -121,13 +126,22 @@ class App:
             delay = self._settings.resync_seconds
             self._again.clear()
             try:
-                await self._feed.resync(self._kube, self._settings.namespaces, self._settings.pod_selector)
+                closed = await self._feed.resync(self._kube, self._settings.namespaces, self._settings.pod_selector)
+                for namespace, error in closed.items():
+                    self._metrics.errors.labels(error.reason).inc()
+                    log.warning(
+                        "nothing is planned in a namespace that may not be listed",
+                        namespace=namespace,
+                        error=str(error),
+                    )
                 if self._stage != "working":
                     cycles.settle()
                 self._stage = "working"
             except KubeError as error:
                 self._metrics.errors.labels(error.reason).inc()
                 log.warning("listing failed", error=str(error))
+                if self._stage != "working":
+                    self._stage = f"listing: {error}"
                 delay = START_RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._again.wait(), delay)
@@ -159,10 +173,16 @@ class App:
 async def _first(parts: list[Coroutine[Any, Any, None]]) -> None:
     """Run all until one ends; raise what it raised."""
     tasks = [asyncio.create_task(part) for part in parts]
+    pending = set(tasks)
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            # kopf cancels what was begun after it before it says why it ends: that is still to come then.
+            ended = [task for task in done if not task.cancelled()]
+            for task in ended:
+                task.result()
+            if ended:
+                return
     finally:
         for task in tasks:
             task.cancel()

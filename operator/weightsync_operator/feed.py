@@ -1,11 +1,14 @@
 """From what was seen to who is woken: records go to the store, concerned WeightSyncs to their tasks."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
+from weightsync import names
 from weightsync_operator import observe
-from weightsync_operator.kube import lists, paths
+from weightsync_operator.kube import paths
 from weightsync_operator.kube.client import METADATA_ONLY, Kube
+from weightsync_operator.kube.errors import Forbidden
+from weightsync_operator.kube.lists import Listed, everything
 from weightsync_operator.observe import NodeSeen, Seen, SliceSeen
 from weightsync_operator.planning.pods import Pod
 from weightsync_operator.relists import Relists
@@ -13,6 +16,15 @@ from weightsync_operator.shelf import Change
 from weightsync_operator.store import Store
 
 Raw = dict[str, Any]
+
+
+class _Lists(NamedTuple):
+    """What was listed of one namespace, or of all."""
+
+    space: str
+    syncs: Listed[Seen]
+    slices: Listed[SliceSeen]
+    pods: Listed[Pod]
 
 
 class Feed:
@@ -50,6 +62,8 @@ class Feed:
         change = shelf.drop(uid, version) if deleted else shelf.put(uid, version, observe.weightsync(raw))
         if change is not None:
             self._syncs([change])
+        if raw["metadata"].get("namespace", "") in self._store.closed:  # it may be listed again
+            self._missed(names.PLURAL)
 
     def slice_of(self, raw: Raw, *, deleted: bool) -> None:
         """A slice was seen."""
@@ -73,28 +87,57 @@ class Feed:
         if self._relists.listed(kind, meta.get("namespace", ""), meta["uid"]):
             self._missed(kind)
 
-    async def resync(self, kube: Kube, namespaces: tuple[str, ...], pod_selector: str) -> None:
-        """List everything anew: the first time, and against events that a broken watch lost."""
-        spaces = namespaces or ("",)
-        syncs = await lists.everything(kube, map(paths.weightsyncs, spaces), observe.weightsync)
-        slices = await lists.everything(kube, map(paths.slices, spaces), observe.slice_of, accept=METADATA_ONLY)
-        pods = await lists.everything(kube, map(paths.pods, spaces), self._pod, selector=pod_selector)
+    async def resync(self, kube: Kube, namespaces: tuple[str, ...], pod_selector: str) -> dict[str, Forbidden]:
+        """List everything anew: the first time, and against events that a broken watch lost.
+
+        Returns the namespaces that may not be listed, each with why: what was known of them stays, and nothing is
+        planned there until it may. Of several namespaces one must not stop the others. Raises where none is left.
+        """
+        lists: list[_Lists] = []
+        closed: dict[str, Forbidden] = {}
+        for space in namespaces or ("",):
+            try:
+                lists.append(await self._list(kube, space, pod_selector))
+            except Forbidden as error:
+                closed[space] = error
+        if not lists:
+            raise next(iter(closed.values()))
         node_changes: list[Change[NodeSeen]] = []
         if self._labels:
-            nodes = await lists.everything(kube, [paths.nodes()], self._node, accept=METADATA_ONLY)
+            nodes = await everything(kube, paths.nodes(), self._node, accept=METADATA_ONLY)
             node_changes = self._store.nodes.replace(*nodes)
+        opened, self._store.closed = self._store.closed - closed.keys(), frozenset(closed)
         # All into the store before anyone is woken.
-        sync_changes = self._store.syncs.replace(*syncs)
-        slice_changes = self._store.slices.replace(*slices)
-        pod_changes = self._store.pods.replace(*pods)
-        if self._store.synced:
-            self._syncs(sync_changes)
-            self._slices(slice_changes)
-            self._pods(pod_changes)
-            self._nodes(node_changes)
-            return
-        self._store.synced = True
-        self._wake_all(seen.uid for seen in self._store.syncs)
+        changes = [self._replace(each) for each in lists]
+        if not self._store.synced:
+            self._store.synced = True
+            self._wake_all(seen.uid for seen in self._store.syncs)
+            return closed
+        for syncs, slices, pods in changes:
+            self._syncs(syncs)
+            self._slices(slices)
+            self._pods(pods)
+        self._nodes(node_changes)
+        self._wake_all(seen.uid for seen in self._store.syncs if seen.namespace in opened)
+        return closed
+
+    async def _list(self, kube: Kube, space: str, pod_selector: str) -> "_Lists":
+        return _Lists(
+            space,
+            await everything(kube, paths.weightsyncs(space), observe.weightsync),
+            await everything(kube, paths.slices(space), observe.slice_of, accept=METADATA_ONLY),
+            await everything(kube, paths.pods(space), self._pod, selector=pod_selector),
+        )
+
+    def _replace(self, lists: "_Lists") -> tuple[list[Change[Seen]], list[Change[SliceSeen]], list[Change[Pod]]]:
+        def within(one: Seen | SliceSeen | Pod) -> bool:
+            return not lists.space or one.namespace == lists.space
+
+        return (
+            self._store.syncs.replace(*lists.syncs, within),
+            self._store.slices.replace(*lists.slices, within),
+            self._store.pods.replace(*lists.pods, within),
+        )
 
     def _pods(self, changes: Iterable[Change[Pod]]) -> None:
         self._wake_all(self._store.concerned_by_pods(changes))

@@ -4,6 +4,8 @@ Every other kind of handler leaves a finalizer or an annotation behind, and a fi
 deleted once the operator is uninstalled.
 """
 
+import itertools
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import kopf
@@ -71,6 +73,17 @@ def register(sink: Sink, kube: Kube, *, nodes: bool = False) -> kopf.OperatorReg
     return registry
 
 
+class Delays:
+    """Seconds between tries of a list or a watch, without end.
+
+    After the last of its own kopf ends, and the operator with it: one namespace whose role is gone (it was deleted),
+    or an API server that is away for a minute, would end the service of all others again and again.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((1, 1, 2, 3, 5, 8, 13, 21), itertools.repeat(30))
+
+
 def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     """kopf as a source of watch events and nothing more."""
     found = kopf.OperatorSettings()
@@ -78,6 +91,7 @@ def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
     found.posting.loggers = False
     found.scanning.disabled = True
     found.networking.request_timeout = 30
+    found.networking.error_backoffs = Delays()
     found.watching.server_timeout = 300
     found.watching.inactivity_timeout = 70
     found.process.ultimate_exiting_timeout = 30

@@ -63,7 +63,7 @@ class Reconciler:
         What no other try can help is told in the object's status as well.
         """
         seen = self._store.sync(uid)
-        if seen is None or seen.deleting or not self._store.synced:
+        if seen is None or seen.deleting or not self._store.whole(seen.namespace):
             return
         try:
             await self._pass(seen)

@@ -4,7 +4,7 @@ kopf hands over single events and never says that an object vanished while its w
 there but arrive late. Resource versions order both: whatever is older than what is known is ignored.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -48,10 +48,19 @@ class Shelf(Generic[Value]):
         old = self._known.pop(uid, None)
         return Change(old[1], None) if old else None
 
-    def replace(self, listed_at: int, listed: Mapping[str, tuple[int, Value]]) -> "list[Change[Value]]":
-        """A whole list as of ``listed_at``: what it lacks and is not newer is gone."""
+    def replace(
+        self,
+        listed_at: int,
+        listed: Mapping[str, tuple[int, Value]],
+        within: Callable[[Value], bool] = lambda _: True,
+    ) -> "list[Change[Value]]":
+        """A whole list as of ``listed_at``: what it lacks and is not newer is gone. within: what it is a list of."""
         changes = [self.put(uid, version, value) for uid, (version, value) in listed.items()]
-        lost = [uid for uid, (version, _) in self._known.items() if uid not in listed and version <= listed_at]
+        lost = [
+            uid
+            for uid, (version, value) in self._known.items()
+            if uid not in listed and version <= listed_at and within(value)
+        ]
         changes += [self.drop(uid, listed_at) for uid in lost]
         self._dropped = {uid: version for uid, version in self._dropped.items() if version > listed_at}
         return [change for change in changes if change is not None]

@@ -14,7 +14,8 @@ from weightsync_operator.shelf import Change, Shelf
 
 
 class Store:
-    """synced: the first whole lists are in; before, a plan would be made of half the pods."""
+    """synced: the first whole lists are in; before, a plan would be made of half the pods. closed: namespaces that
+    may not be listed, of which the same holds."""
 
     def __init__(self) -> None:
         self.pods = Shelf[Pod]()
@@ -22,6 +23,11 @@ class Store:
         self.slices = Shelf[SliceSeen]()
         self.nodes = Shelf[NodeSeen]()
         self.synced = False
+        self.closed: frozenset[str] = frozenset()
+
+    def whole(self, namespace: str) -> bool:
+        """Whether all that is there has been seen."""
+        return self.synced and namespace not in self.closed
 
     def sync(self, uid: str) -> Seen | None:
         """The WeightSync with that uid."""

@@ -1,6 +1,6 @@
 """Whole lists, page by page, each object turned into its record before the next page comes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from weightsync_operator.kube.client import Json, Kube
@@ -13,32 +13,10 @@ Listed = tuple[int, dict[str, tuple[int, Value]]]
 
 
 async def everything(
-    kube: Kube,
-    lists: Iterable[str],
-    record: Callable[[Json], Value],
-    *,
-    selector: str = "",
-    accept: str = "application/json",
+    kube: Kube, path: str, record: Callable[[Json], Value], *, selector: str = "", accept: str = "application/json"
 ) -> Listed[Value]:
-    """The lists' resource version, and by uid each object's version and record.
-
-    lists: paths, one for each namespace or one for all. Of several the oldest version counts: what any of them
-    could not know yet must not be taken for gone.
-    """
+    """The list's resource version, and by uid each object's version and record."""
     found: dict[str, tuple[int, Value]] = {}
-    versions = [await _one(kube, path, record, found, selector=selector, accept=accept) for path in lists]
-    return min(versions), found
-
-
-async def _one(
-    kube: Kube,
-    path: str,
-    record: Callable[[Json], Value],
-    found: dict[str, tuple[int, Value]],
-    *,
-    selector: str,
-    accept: str,
-) -> int:
     query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
     while True:
         page = await kube.get(path, query, accept)
@@ -46,5 +24,5 @@ async def _one(
             found[raw["metadata"]["uid"]] = (version(raw), record(raw))
         token = page["metadata"].get("continue", "")
         if not token:
-            return version(page)
+            return version(page), found
         query["continue"] = token

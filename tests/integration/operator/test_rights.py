@@ -110,6 +110,30 @@ def test_the_operator_works_with_the_charts_rights(
     assert "forbidden" not in one.text().lower()
 
 
+def test_a_namespace_without_a_role_stops_no_other(
+    rights: str, place: Place, operators: Operators, light_cluster: LightCluster, tmp_path: Path
+) -> None:
+    """As where one of several was deleted; it is served as soon as it has its role back."""
+    api, other = place.api, f"{rights}-other"
+    api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": other}})
+    there = Place(api, other)
+    config = kubeconfig(light_cluster, tmp_path, token(api, rights, "weightsync-operator"))
+    one = operators.start(f"--namespaces={other}", kubeconfig=config).working()
+    for here in (place, there):
+        here.weightsync()
+        here.trainer()
+        here.engine("rollout-a")
+    place.served("rollout-a")
+    assert there.status() == {}
+    assert f'"namespace": "{other}"' in one.text()
+    for kind in ("roles", "rolebindings"):
+        found = api.get(f"{RBAC}/namespaces/{rights}/{kind}/weightsync-operator")
+        found["metadata"] = {"name": "weightsync-operator", "namespace": other}
+        api.create(f"{RBAC}/namespaces/{other}/{kind}", found)
+    there.served("rollout-a")
+    assert one.process.poll() is None
+
+
 def test_an_agent_may_say_what_it_is_and_no_more(
     rights: str, api: Api, place: Place, light_cluster: LightCluster
 ) -> None:

@@ -1,13 +1,14 @@
 """The wiring, where a part of it would otherwise surprise."""
 
 import asyncio
-from typing import Any
+import itertools
+from typing import Any, cast
 
 import kopf
 import pytest
 from kubernetes.aio import client
 
-from weightsync_operator import handlers
+from weightsync_operator import app, handlers
 from weightsync_operator.app import App
 from weightsync_operator.kube.client import Kube
 from weightsync_operator.settings import Settings
@@ -41,9 +42,9 @@ async def test_kopf_is_told_who_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
         given.update(arguments)
 
     monkeypatch.setattr(kopf, "operator", operator)
-    app = App(Settings(identity="operator-1", namespaces=("rl",)), kube())
+    one = App(Settings(identity="operator-1", namespaces=("rl",)), kube())
     stop = asyncio.Event()
-    await app._kopf(stop)
+    await one._kopf(stop)
     assert given["identity"] == "operator-1"
     assert (given["standalone"], given["clusterwide"], given["namespaces"]) == (True, False, ("rl",))
     assert stop.is_set(), "kopf takes the signals: its end is the operator's"
@@ -77,3 +78,51 @@ async def test_kopf_logs_in_with_the_same_credentials(key: str | None, scheme: s
         ours.configuration.api_key["BearerToken"] = key
     login = await ours.kopf_login()
     assert (login.server, login.scheme, login.token) == ("https://10.0.0.1:443", scheme, token)
+
+
+async def test_tries_of_kopf_never_end() -> None:
+    """After its own last one kopf ends: a namespace without a role would end the service of all others."""
+    delays = handlers.kopf_settings(Settings()).networking.error_backoffs
+    assert not isinstance(delays, float | int)
+    for _ in range(2):  # each call begins anew
+        waits = list(itertools.islice(delays, 1000))
+        assert (len(waits), waits[0], waits[-1]) == (1000, 1, 30)
+
+
+class Served:
+    """An API server that serves another kind of our group at each look."""
+
+    def __init__(self, *served: set[str]) -> None:
+        self.left = list(served)
+
+    async def get(self, _: str) -> dict[str, Any]:
+        return {"resources": [{"name": name} for name in self.left.pop(0)]}
+
+
+async def test_both_kinds_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf looks once: a kind that is served a moment later would never be watched."""
+    monkeypatch.setattr("weightsync_operator.app.START_RETRY_SECONDS", 0)
+    server: Any = Served(
+        {"weightsyncslices"}, {"weightsyncs", "weightsyncs/status"}, {"weightsyncs", "weightsyncslices"}
+    )
+    await App(Settings(identity="one"), server)._crds()
+    assert server.left == []
+
+
+async def test_what_ended_the_operator_is_told() -> None:
+    """kopf cancels the other parts first: their end is not the reason."""
+    others: list[asyncio.Task[Any]] = []
+
+    async def other() -> None:
+        others.append(cast(asyncio.Task[Any], asyncio.current_task()))
+        await asyncio.Event().wait()
+
+    async def kopfs() -> None:
+        await asyncio.sleep(0)
+        others[0].cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)
+        raise LookupError("why")
+
+    with pytest.raises(LookupError, match="why"):
+        await app._first([other(), kopfs()])

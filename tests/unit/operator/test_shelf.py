@@ -50,3 +50,13 @@ def test_what_a_list_lacks_is_gone_unless_newer() -> None:
     assert [(change.old, change.new) for change in changes] == [("lost", None)]
     assert list(shelf) == ["young"]
     assert len(shelf) == 1
+
+
+def test_a_list_of_a_part_says_nothing_of_the_rest() -> None:
+    """One namespace's list leaves what is known of the others."""
+    shelf = Shelf[str]()
+    for name in ("ours", "theirs"):
+        shelf.put(name, 3, name)
+    changes = shelf.replace(10, {}, lambda value: value == "ours")
+    assert [change.old for change in changes] == ["ours"]
+    assert list(shelf) == ["theirs"]
