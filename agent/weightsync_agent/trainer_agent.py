@@ -40,7 +40,7 @@ from weightsync_agent.peers.auth import Caller
 from weightsync_agent.peers.members import Members
 from weightsync_agent.peers.server import HttpServer, accepts, answers, own, poll_seconds
 from weightsync_agent.plan_feed.base import PlanFeed
-from weightsync_agent.protocol.coordinator import ASK_CURRENT
+from weightsync_agent.protocol.standing import ASK_CURRENT
 from weightsync_agent.trainer.socket import TrainerSocket
 from weightsync_agent.transfer.settings import OWN, Carrier
 from weightsync_agent.transfer.supervisor import TransferWorker

@@ -41,11 +41,11 @@ from weightsync_agent.journal.records import Decision
 from weightsync_agent.observability import feeds, logs, metrics
 from weightsync_agent.peers.client import PeerClient, Unreachable
 from weightsync_agent.protocol import events as e
-from weightsync_agent.protocol.coordinator import ASK_CURRENT, Coordinator
+from weightsync_agent.protocol.coordinator import Coordinator
 from weightsync_agent.protocol.gather import Gather, Gathered
 from weightsync_agent.protocol.held_answer import HeldAnswer
 from weightsync_agent.protocol.reporting import report_of
-from weightsync_agent.protocol.standing import Sealed
+from weightsync_agent.protocol.standing import ASK_CURRENT, Sealed
 from weightsync_agent.protocol.sync import MemberState, Sync
 
 log = structlog.get_logger(__name__)

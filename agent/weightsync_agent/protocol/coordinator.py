@@ -16,7 +16,7 @@
 - an engine that gets the version by itself, from another engine, is repaired only once it says that nobody has it.
 """
 
-from collections import Counter, deque
+from collections import deque
 from enum import Enum
 
 from weightsync.errors import CoverageError
@@ -36,19 +36,13 @@ from weightsync_agent.protocol import relaying
 from weightsync_agent.protocol.fence import sync_id
 from weightsync_agent.protocol.gather import Gathered
 from weightsync_agent.protocol.repair import backoff
-from weightsync_agent.protocol.standing import Known, LastSync, Sealed, Standing
+from weightsync_agent.protocol.standing import ASK_CURRENT, OTHERS_FAULT, Known, LastSync, Sealed, Standing, age
 from weightsync_agent.protocol.sync import Member, MemberState, Sync
 from weightsync_agent.protocol.table import Machine, Row
 
 COMMIT_GRACE = 2.0  # after that, for the last answer to arrive
-WELCOME_SECONDS = 5.0  # between two welcomes of an engine: it may have been restarted, or missed the first
 COMMIT_SECONDS = 15.0  # for all tries of one engine's commit: it may hold the next version no longer
 HANDSHAKE_SECONDS = 1.0  # Rolling: how long those that granted wait for the others, once they are half of all
-ASK_CURRENT = 15.0  # between two questions to an engine that serves the version: its restarts are announced
-SOURCE_SECONDS = 2.0  # until a version that its sources lack is tried again
-# Of the sources, or of the engines that were to feed it: no reason to leave the engine out of the next sync.
-OTHERS_FAULT = frozenset({"NotFilled", "SourceGone", "ShardsMissing", "CoverageIncomplete", relaying.LOST})
-ASK_OTHERS = 1.0  # and to one that does not, or has not said
 
 
 class CoordinatorState(Enum):
@@ -202,7 +196,7 @@ class Coordinator(Machine[CoordinatorState]):
         return failing if len(failing) < len(engines) else []
 
     def _repairable(self, known: Known) -> bool:
-        return self.sealed is not None and all(t.rank.program in self.sealed.roots for t in known.engine.targets)
+        return self.sealed is not None and known.fits(self.sealed.roots)
 
     def _start(
         self, gathered: Gathered, plan: Plan, engines: list[Known], now: float, repair: Sealed | None = None
@@ -463,7 +457,8 @@ class Coordinator(Machine[CoordinatorState]):
                 staged_seconds=max(0.0, member.staged_at - sync.started),
                 routes=member.taken(),
             )
-            self._current(event.engine, event.answer.version)
+            if event.engine in self.engines:
+                self.engines[event.engine].became_current(event.answer.version)
         return [*self._advance(now), e.Changed()]
 
     def _not_committed(self, event: e.CommitFailed, now: float) -> list[object]:
@@ -487,8 +482,9 @@ class Coordinator(Machine[CoordinatorState]):
             return self._next(now)
         trainers_fault = sync.repair is None and bool(sync.error[0])
         for key, member in sync.members.items() if not trainers_fault else ():
-            if member.outcome is not None and member.outcome.outcome in ("Failed", "Superseded", "Behind"):
-                self._fell_behind(key, member.outcome, now)
+            told, known = member.outcome, self.engines.get(key)
+            if known is not None and told is not None and told.outcome in ("Failed", "Superseded", "Behind"):
+                known.fell_behind(told, now)
         self._remember_relay(sync)
         decided = self.sealed.version if sync.version is not None and self.sealed is not None else None
         voided: list[object] = [
@@ -500,7 +496,9 @@ class Coordinator(Machine[CoordinatorState]):
         actions: list[object] = voided + [e.EndOrder(w, sync.id, sync.term, decided) for w in sync.writers.values()]
         nbytes = sum(m.nbytes for m in sync.members.values())
         if sync.repair is None:
-            self._figures(sync, nbytes, now)
+            if sync.version is not None:
+                self.last = LastSync.of(sync, sync.version, nbytes, now)
+                age(self.engines, sync)
             outcome = PublishOutcome(
                 ended=True,
                 version=sync.version,
@@ -526,50 +524,6 @@ class Coordinator(Machine[CoordinatorState]):
         if sync.repair is None and sync.trees:
             self.trees = dict(sync.trees)
 
-    def _figures(self, sync: Sync, nbytes: int, now: float) -> None:
-        current = [m.outcome for m in sync.members.values() if m.outcome and m.outcome.outcome == "Current"]
-        if sync.version is not None:
-            self.last = LastSync(
-                version=sync.version.name,
-                label=sync.label,
-                engines=len(current),
-                nbytes=nbytes,
-                seconds=now - sync.started,
-                pauses=[outcome.pause_seconds for outcome in current],
-                routes=dict(Counter(route.transport for outcome in current for route in outcome.routes)),
-            )
-            self._age(sync)
-
-    def _age(self, sync: Sync) -> None:
-        """Engines that joined while the version was synced do not hold it."""
-        for key, known in self.engines.items():
-            if key not in sync.members and known.standing is Standing.CURRENT:
-                known.standing = Standing.BEHIND
-
-    def _fell_behind(self, key: str, outcome: EngineOutcome, now: float) -> None:
-        known = self.engines.get(key)
-        if known is None:
-            return
-        known.missed = True
-        if known.standing is not Standing.JOINING:
-            known.standing = Standing.BEHIND
-        if outcome.outcome == "Superseded":
-            known.retry_at = now
-            return
-        if outcome.outcome == "Failed" and outcome.reason in OTHERS_FAULT:
-            known.retry_at = now + SOURCE_SECONDS
-            known.reason, known.message = outcome.reason, outcome.message
-        elif outcome.outcome == "Failed":
-            known.failures += 1
-            known.retry_at = now + backoff(known.failures)
-            known.reason, known.message = outcome.reason, outcome.message
-
-    def _current(self, key: str, version: str) -> None:
-        known = self.engines.get(key)
-        if known is not None:
-            known.standing, known.version = Standing.CURRENT, version
-            known.failures, known.reason, known.message = 0, "", ""
-
     def _next(self, now: float) -> list[object]:
         """What an idle coordinator does: the queued publish, else questions and repairs that are due, or welcomes."""
         if self.state is not CoordinatorState.IDLE:
@@ -586,20 +540,13 @@ class Coordinator(Machine[CoordinatorState]):
         return asks + self._repair(self.sealed, now)
 
     def _ask(self, now: float) -> list[object]:
-        """What do the engines serve? Each in its own rhythm."""
-        due = [known for known in self.engines.values() if known.ask_at <= now]
-        for known in due:
-            known.ask_at = now + (self.ask_current if known.standing is Standing.CURRENT else ASK_OTHERS)
-        return [e.AskStatus(known.engine) for known in due]
+        """What do the engines serve?"""
+        return [e.AskStatus(known.engine) for known in self.engines.values() if known.ask(now, self.ask_current)]
 
     def _repair(self, sealed: Sealed, now: float) -> list[object]:
-        """Bring the last version to engines that lack it, and said so: one that serves it would lose its replica."""
-        due = [
-            known
-            for known in self.engines.values()
-            if known.asked and known.standing is not Standing.CURRENT and known.retry_at <= now
-            if not known.pulls and not self._waits_for_next(known)
-        ]
+        """Bring the last version to engines that lack it."""
+        policy = self.plan.join_policy if self.plan is not None else "Peer"
+        due = [known for known in self.engines.values() if known.to_repair(now, policy)]
         able = [known for known in due if self._repairable(known)]
         for known in due:
             if known not in able:
@@ -614,20 +561,8 @@ class Coordinator(Machine[CoordinatorState]):
         gathered = Gathered(sealed.version.lineage, sealed.version.number, sealed.label, {}, now)
         return self._start(gathered, self.plan, together, now, repair=sealed)
 
-    def _waits_for_next(self, known: Known) -> bool:
-        """It came since the last publish, never had a version, and is to get the next one.
-
-        A publish that was to bring it one, and did not, is made good by a repair as for any engine.
-        """
-        policy = self.plan.join_policy if self.plan is not None else "Peer"
-        new = known.standing is Standing.JOINING and not known.served and not known.missed
-        return policy == "NextVersion" and new
-
     def _welcome(self, now: float) -> list[object]:
-        new = [known for known in self.engines.values() if now >= known.welcome_at]
-        for known in new:
-            known.welcome_at = now + WELCOME_SECONDS
-        return [e.SendWelcome(known.engine, self.term) for known in new]
+        return [e.SendWelcome(known.engine, self.term) for known in self.engines.values() if known.welcome(now)]
 
     # --- time and status ---
 
@@ -672,22 +607,18 @@ class Coordinator(Machine[CoordinatorState]):
         if known is None:
             return []
         if event.status is None:
-            if known.standing is not Standing.CURRENT and not known.failures:
-                known.reason, known.message = "Silent", f"the agent of {known.engine.name} does not answer"
+            known.silent()
             return []
         status = event.status
         if status.incarnation != known.engine.incarnation:
             return []
-        known.asked, known.pulls, known.served = True, status.pulls, status.decided is not None
-        if known.reason == "Silent" and not known.failures:
-            known.reason, known.message = "", ""
+        known.said(status)
         self._adopt(status.decided)
         sealed = self.sealed
         if sealed is not None and status.version == sealed.version.name and status.journal == "Current":
-            self._current(event.engine, status.version)
+            known.became_current(status.version)
         elif known.standing is Standing.CURRENT:
-            known.standing, known.version, known.retry_at = Standing.BEHIND, status.version, now
-            known.reason, known.message = "EngineChanged", f"{known.engine.name} serves {status.version or 'nothing'}"
+            known.changed(status.version, now)
         return [e.Changed(), *self._next(now)]
 
     def _adopt(self, decided: Decided | None) -> None:

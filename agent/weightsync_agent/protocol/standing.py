@@ -1,11 +1,24 @@
-"""What a coordinator knows of engines, and of the version that they should serve. Pure."""
+"""What a coordinator knows of engines, what each of them is due for, and the version that they should serve. Pure."""
 
+from collections import Counter
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from weightsync.plan import Engine
 from weightsync.version import Version
-from weightsync_agent.protocol.sync import percentile
+from weightsync.wire.v1 import AgentStatus, EngineOutcome
+from weightsync_agent.protocol import relaying
+from weightsync_agent.protocol.repair import backoff
+from weightsync_agent.protocol.sync import Sync, percentile
+
+WELCOME_SECONDS = 5.0  # between two welcomes of an engine: it may have been restarted, or missed the first
+ASK_CURRENT = 15.0  # between two questions to an engine that serves the version: its restarts are announced
+ASK_OTHERS = 1.0  # and to one that does not, or has not said
+SOURCE_SECONDS = 2.0  # until a version that its sources lack is tried again
+# Of the sources, or of the engines that were to feed it: no reason to leave the engine out of the next sync.
+OTHERS_FAULT = frozenset({"NotFilled", "SourceGone", "ShardsMissing", "CoverageIncomplete", relaying.LOST})
 
 
 class Standing(Enum):
@@ -34,6 +47,81 @@ class Known:
     reason: str = ""
     message: str = ""
 
+    def became_current(self, version: str) -> None:
+        """It serves the last decided version."""
+        self.standing, self.version = Standing.CURRENT, version
+        self.failures, self.reason, self.message = 0, "", ""
+
+    def fell_behind(self, outcome: EngineOutcome, now: float) -> None:
+        """A sync did not bring it its version; when it is tried again."""
+        self.missed = True
+        if self.standing is not Standing.JOINING:
+            self.standing = Standing.BEHIND
+        if outcome.outcome == "Superseded":
+            self.retry_at = now
+            return
+        if outcome.outcome == "Failed" and outcome.reason in OTHERS_FAULT:
+            self.retry_at = now + SOURCE_SECONDS
+            self.reason, self.message = outcome.reason, outcome.message
+        elif outcome.outcome == "Failed":
+            self.failures += 1
+            self.retry_at = now + backoff(self.failures)
+            self.reason, self.message = outcome.reason, outcome.message
+
+    def ask(self, now: float, ask_current: float) -> bool:
+        """Whether it is asked now what it serves; each in its own rhythm."""
+        if now < self.ask_at:
+            return False
+        self.ask_at = now + (ask_current if self.standing is Standing.CURRENT else ASK_OTHERS)
+        return True
+
+    def welcome(self, now: float) -> bool:
+        """Whether it is told now that nothing was published yet."""
+        if now < self.welcome_at:
+            return False
+        self.welcome_at = now + WELCOME_SECONDS
+        return True
+
+    def to_repair(self, now: float, policy: Literal["Peer", "NextVersion"]) -> bool:
+        """It lacks the last version, and said so: one that serves it would lose its replica. policy: joinPolicy."""
+        lacks = self.asked and self.standing is not Standing.CURRENT and self.retry_at <= now
+        return lacks and not self.pulls and not self._waits_for_next(policy)
+
+    def _waits_for_next(self, policy: Literal["Peer", "NextVersion"]) -> bool:
+        """It came since the last publish, never had a version, and is to get the next one.
+
+        A publish that was to bring it one, and did not, is made good by a repair as for any engine.
+        """
+        new = self.standing is Standing.JOINING and not self.served and not self.missed
+        return policy == "NextVersion" and new
+
+    def fits(self, programs: Container[str]) -> bool:
+        """A version of these programs can be its."""
+        return all(target.rank.program in programs for target in self.engine.targets)
+
+    def silent(self) -> None:
+        """It was asked, and did not answer."""
+        if self.standing is not Standing.CURRENT and not self.failures:
+            self.reason, self.message = "Silent", f"the agent of {self.engine.name} does not answer"
+
+    def said(self, status: AgentStatus) -> None:
+        """It has answered, in the life that is known."""
+        self.asked, self.pulls, self.served = True, status.pulls, status.decided is not None
+        if self.reason == "Silent" and not self.failures:
+            self.reason, self.message = "", ""
+
+    def changed(self, version: str, now: float) -> None:
+        """It was current, and serves that, or nothing, by now."""
+        self.standing, self.version, self.retry_at = Standing.BEHIND, version, now
+        self.reason, self.message = "EngineChanged", f"{self.engine.name} serves {version or 'nothing'}"
+
+
+def age(engines: Mapping[str, Known], sync: Sync) -> None:
+    """Engines that joined while the version was synced do not hold it."""
+    for key, known in engines.items():
+        if key not in sync.members and known.standing is Standing.CURRENT:
+            known.standing = Standing.BEHIND
+
 
 @dataclass
 class Sealed:
@@ -61,6 +149,20 @@ class LastSync:
     seconds: float
     pauses: list[float] = field(default_factory=list)
     routes: dict[str, int] = field(default_factory=dict)  # transport -> routes to engines that are current
+
+    @classmethod
+    def of(cls, sync: Sync, version: Version, nbytes: int, now: float) -> "LastSync":
+        """Those of a sync that has ended."""
+        current = [m.outcome for m in sync.members.values() if m.outcome and m.outcome.outcome == "Current"]
+        return cls(
+            version=version.name,
+            label=sync.label,
+            engines=len(current),
+            nbytes=nbytes,
+            seconds=now - sync.started,
+            pauses=[outcome.pause_seconds for outcome in current],
+            routes=dict(Counter(route.transport for outcome in current for route in outcome.routes)),
+        )
 
     def pause(self, share: float) -> float:
         """A percentile of the engines' pauses, in seconds."""

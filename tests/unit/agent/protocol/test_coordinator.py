@@ -28,14 +28,12 @@ from weightsync_agent.protocol.coordinator import (
     COMMIT_GRACE,
     COMMIT_SECONDS,
     HANDSHAKE_SECONDS,
-    SOURCE_SECONDS,
-    WELCOME_SECONDS,
     Coordinator,
     CoordinatorState,
 )
 from weightsync_agent.protocol.gather import Gathered
 from weightsync_agent.protocol.reporting import report_of
-from weightsync_agent.protocol.standing import Sealed, Standing
+from weightsync_agent.protocol.standing import SOURCE_SECONDS, WELCOME_SECONDS, Sealed, Standing
 
 T = TypeVar("T")
 HERE = Capabilities(mooncake="1", transport="tcp")
