@@ -9,6 +9,8 @@ from tools.simulate import hunt, world
 from tools.simulate.bugs import BUGS, Bug, Patches, as_ever
 from tools.simulate.coverage import machines, rows
 from tools.simulate.mutants import Mutant, changed, every
+from tools.simulate.schedule import run
+from weightsync_agent.protocol.gather import Gather
 from weightsync_agent.protocol.table import Machine
 from weightsync_agent.protocol.target import Target
 
@@ -45,6 +47,19 @@ def test_a_schedule_that_fails_without_the_bug_counts_for_nothing(monkeypatch):
 
     assert hunt.seeded(bug.name, 0, 5).number is None
     assert world.HEAL_SECONDS > 0
+
+
+def test_a_bug_that_breaks_itself_counts_for_nothing(monkeypatch):
+    """What it replaces was given another argument, say: every schedule would find that."""
+    bug = Bug("old", "nothing", lambda p: p.set(Gather, "given", lambda self: None), as_ever)
+    monkeypatch.setitem(BUGS, bug.name, bug)
+    bug.install()
+    failure = run(0).failure
+    bug.remove()
+
+    assert failure is not None
+    assert failure.detail.startswith("TypeError")
+    assert hunt.seeded(bug.name, 0, 3).number is None
 
 
 def test_there_are_enough_bugs_and_all_say_what_they_break():
@@ -104,9 +119,10 @@ def test_a_removed_row_is_found():
     patches = Patches()
     mutant = next(m for m in every() if m.key[:3] == ("Target", "FILLING", "Landed"))
 
-    tried, number = hunt.search(hunt.first_courses(range(20)), lambda: mutant.install(patches), patches.undo)
+    tried, failure = hunt.search(hunt.first_courses(range(20)), lambda: mutant.install(patches), patches.undo)
 
-    assert number == 0
+    assert failure is not None
+    assert failure.number == 0
     assert tried <= 20
 
 
