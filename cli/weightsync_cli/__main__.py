@@ -4,6 +4,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from weightsync.errors import WeightSyncError
 from weightsync_cli import layout, plan, preflight
@@ -24,7 +25,8 @@ def main() -> None:
     try:
         app()
     except WeightSyncError as error:
-        Console(stderr=True).print(f"[red]error[/red]: {error}", highlight=False, soft_wrap=True)
+        # Paths and the words of others may read like markup, which vanishes, or ends the program in a traceback.
+        Console(stderr=True).print(f"[red]error[/red]: {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
 
 

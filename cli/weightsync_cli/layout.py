@@ -94,4 +94,5 @@ def _show(console: Console, summary: Summary, out: Path) -> None:
             names = ", ".join(group.parameters)
             text = f"[yellow]rank {row.rank}[/yellow]: left to load_weights: {escape(names)} ({escape(group.reason)})"
             console.print(text, highlight=False, soft_wrap=True)
-    console.print(f"{summary.engine}: wrote {out} in {summary.seconds:.1f} s", highlight=False, soft_wrap=True)
+    said = escape(f"{summary.engine}: wrote {out} in {summary.seconds:.1f} s")
+    console.print(said, highlight=False, soft_wrap=True)

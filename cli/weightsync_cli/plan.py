@@ -74,6 +74,7 @@ def _show(console: Console, out: Path, planned: Draft, silent: dict[str, str], w
                 source = f"{route.source} rank {route.rank}"
                 table.add_row(escape(engine.name), str(target.rank.rank), str(route.stage), escape(source))
     plan = planned.plan
-    console.print(f"term {plan.term}, generation {plan.generation}, coordinator {plan.coordinator}", highlight=False)
+    said = f"term {plan.term}, generation {plan.generation}, coordinator {escape(plan.coordinator)}"
+    console.print(said, highlight=False)
     console.print(table)
-    console.print(f"{'wrote' if written else 'unchanged:'} {out}", highlight=False)
+    console.print(f"{'wrote' if written else 'unchanged:'} {escape(str(out))}", highlight=False)

@@ -107,9 +107,7 @@ class Planner:
                 return Announcement.read(body, url)
         except TimeoutError:
             return f"no answer within {ANSWER_SECONDS:.0f} s"
-        except aiohttp.ClientError as error:
-            return str(error)
-        except InputError as error:
+        except (aiohttp.ClientError, UnicodeError, InputError) as error:  # UnicodeError: of a host that is no name
             return str(error)
 
 

@@ -42,7 +42,8 @@ class Settings(BaseSettings):
         Field(
             description="Labels of nodes, comma-separated, the nearest first, such as kubernetes.io/hostname,"
             "topology.kubernetes.io/zone: engines are fed from near trainer pods where that costs no evenness. Needs "
-            "the right to list and watch nodes; empty: nodes are not looked at."
+            "the right to list and watch nodes; empty: nodes are not looked at.",
+            max_length=8,  # as many as a plan carries of a pod's place
         ),
     ] = ()
     health_host: Annotated[str, Field(description="Where /healthz, /readyz and /metrics listen.")] = ""

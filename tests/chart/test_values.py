@@ -89,6 +89,31 @@ def test_what_is_an_amount_is_taken(chart: Helm, amount: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        pytest.param("image.repository", "reg.example/weightsync:1.0", id="a tag that would come twice"),
+        pytest.param("image.repository", "reg.example/Team/weightsync", id="an image that no node could pull"),
+        pytest.param("agent.injection.env.POD_UID", "x", id="what the agent knows itself by"),
+        pytest.param("agent.injection.env.WEIGHTSYNC_ROLE", "engine", id="what the pod's label says"),
+        pytest.param("operator.podLabels.app\\.kubernetes\\.io/name", "x", id="what the Deployment selects by"),
+        pytest.param("operator.topologyLabels", "{a,b,c,d,e,f,g,h,i}", id="more labels than plans carry"),
+    ],
+)
+def test_what_would_break_later_is_refused_now(chart: Helm, path: str, value: str) -> None:
+    """Before anything is installed, by the name of the value."""
+    done = chart.run("template", "weightsync", str(CHART), f"--set={path}={value}")
+    where = "/" + "/".join(path.split(".")[:2])
+    assert done.returncode != 0
+    assert f"- at '{where}" in done.stderr
+
+
+@pytest.mark.parametrize("repository", ["weightsync", "registry:5000/team/weight-sync", "ghcr.io/a/b_c.d"])
+def test_an_images_place_is_taken(chart: Helm, repository: str) -> None:
+    """With a registry's port, or without a registry."""
+    assert f'image: "{repository}:0.1.0"' in chart.text(f"--set=image.repository={repository}")
+
+
 def test_a_key_that_is_unknown_is_refused_in_every_part(chart: Helm, tmp_path: Path) -> None:
     """A typo is an error, not a default: in each object that the schema describes."""
     schema = json.loads((CHART / "values.schema.json").read_text())

@@ -194,6 +194,8 @@ def _read(line: bytes) -> dict[str, Any]:
 
 
 def _remedy(why: str, place: Place) -> str:
+    if "no room for" in why:
+        return "write less (--size), or give the volume and the agent's container more memory"
     if "memlock" in why:
         return "add the capability IPC_LOCK to the agent's container, or raise the runtime's memlock limit"
     if "initialising Mooncake over rdma" in why:

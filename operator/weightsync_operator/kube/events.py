@@ -7,7 +7,7 @@ from weightsync_operator.observe import Seen
 from weightsync_operator.planning.notices import Notice
 from weightsync_operator.planning.series import Again
 
-NOTE_LIMIT = 1024
+NOTE_LIMIT = 1024  # bytes, unlike the limits of a status
 CONTROLLER = f"{names.GROUP}/operator"
 
 
@@ -21,7 +21,7 @@ def body(seen: Seen, notice: Notice, now: str, instance: str) -> Json:
         "type": notice.type,
         "reason": notice.reason,
         "action": notice.action,
-        "note": notice.note[:NOTE_LIMIT],
+        "note": notice.note.encode()[:NOTE_LIMIT].decode(errors="ignore"),
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:128],
         "regarding": {

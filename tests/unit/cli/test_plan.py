@@ -37,3 +37,10 @@ def test_a_wrong_inventory_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: ")
     assert f"{inventory}: agents" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_path_that_reads_like_markup_is_shown(tmp_path: Path) -> None:
+    """It ended the command in a traceback, or was left out of the message."""
+    inventory = tmp_path / "[/red]" / "agents.yaml"
+    done = run("--inventory", str(inventory), "--out", str(tmp_path / "plan.json"))
+    assert done.stderr == f"error: {inventory}: cannot be read: No such file or directory\n"

@@ -191,3 +191,11 @@ def test_a_wrong_inventory_is_refused(tmp_path: Path, text: str, said: str) -> N
     with pytest.raises(InputError, match=said) as caught:
         Inventory.load_yaml(path)
     assert str(path) in str(caught.value)
+
+
+async def test_an_address_that_is_no_name_is_that_agents_trouble(tmp_path: Path) -> None:
+    """The others are asked, and the agent is named."""
+    async with ClientSession() as session:
+        planner = Planner(inventory(tmp_path / "agents.yaml", {"t0": "a..b:80"}), tmp_path / "plan.json")
+        _, silent, _ = await planner.step(session)
+    assert list(silent) == ["t0"]

@@ -53,6 +53,7 @@ def test_the_pod_is_who_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
     ("flags", "said"),
     [
         pytest.param(["--resync-seconds=1"], "resync_seconds: ", id="too small"),
+        pytest.param(["--topology-labels=a,b,c,d,e,f,g,h,i"], "topology_labels: ", id="more labels than plans carry"),
         pytest.param(["--leader-election"], "set POD_NAMESPACE or --lease-namespace", id="a Lease without a place"),
     ],
 )

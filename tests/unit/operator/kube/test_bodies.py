@@ -34,11 +34,12 @@ def test_a_slice_is_owned_and_holds_nothing_back(seen: Seen) -> None:
     assert body["spec"] == {}
 
 
-def test_an_event_is_about_the_object(seen: Seen) -> None:
-    """The note is cut to what the API takes."""
-    body = events.body(seen, Notice("Warning", "NoSources", "Report", "x" * 2000), "now", "operator-1")
+@pytest.mark.parametrize(("letter", "kept"), [("x", 1024), ("é", 512), ("€", 341)])
+def test_an_event_is_about_the_object(seen: Seen, letter: str, kept: int) -> None:
+    """The note is cut to what the API takes, which counts bytes."""
+    body = events.body(seen, Notice("Warning", "NoSources", "Report", letter * 2000), "now", "operator-1")
     assert body["regarding"]["uid"] == "u1"
-    assert len(body["note"]) == events.NOTE_LIMIT
+    assert body["note"] == letter * kept
 
 
 @pytest.mark.parametrize(
