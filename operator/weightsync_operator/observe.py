@@ -48,8 +48,11 @@ class Seen:
 
     @property
     def claim(self) -> Claim | None:
-        """What it asks for; None while it cannot be read or is being deleted."""
-        if self.spec is None or self.deleting:
+        """What it asks for; None while it cannot be read.
+
+        Until it is gone its pods are its own, as its agents see it too: two plans for one engine would be in force.
+        """
+        if self.spec is None:
             return None
         trainer, rollout = self.spec.trainer.selector, self.spec.rollout.selector
         return Claim(self.created, self.name, self.uid, trainer, rollout)

@@ -159,7 +159,7 @@ class Reconciler:
     ) -> tuple[Facts, tuple[Slice, ...]]:
         rivals = [other.claim for other in self._store.siblings(seen)]
         owned = own(claim, [rival for rival in rivals if rival is not None], self._store.pods_of(seen.namespace))
-        trainers = sources.gather(owned.trainers, describe(claim.trainer))
+        trainers = sources.gather(owned.trainers, describe(claim.trainer), owned.absent_trainers)
         asked, memo = spec.rollout.group, self._memos.setdefault(seen.uid, Memo())
         engines = membership.judge(group(owned.rollouts, Grouping(asked.by, asked.key)), memo)
         changed = published.lost or seen.status.observed_generation != seen.generation

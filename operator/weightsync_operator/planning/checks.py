@@ -42,6 +42,12 @@ def no_targets(facts: Facts) -> Finding | None:
     if facts.membership.matched:
         return None
     trainers = listing(pod.pod for pod in facts.sources.pods)
+    if facts.owned.absent_rollouts:
+        return Finding(
+            reasons.NO_TARGETS,
+            f"trainer pods {trainers} are ready, but no pod of the rollout selector {facts.rollout} can take part: "
+            f"{listing(facts.owned.absent_rollouts)}",
+        )
     return Finding(
         reasons.NO_TARGETS,
         f"trainer pods {trainers} are ready, but no pod matches the rollout selector {facts.rollout}: label engine "

@@ -41,13 +41,16 @@ class Contest:
 class Owned:
     """The pods of one WeightSync that can take part, oldest first, and what was unclear about them.
 
-    both: pods that trainer and rollout selector match; they count as trainers.
+    both: pods that trainer and rollout selector match; they count as trainers. absent: pods that a selector matches
+    and that cannot take part, each with why.
     """
 
     trainers: tuple[Pod, ...]
     rollouts: tuple[Pod, ...]
     contests: tuple[Contest, ...] = ()
     both: tuple[str, ...] = ()
+    absent_trainers: tuple[str, ...] = ()
+    absent_rollouts: tuple[str, ...] = ()
 
 
 def own(claim: Claim, others: Sequence[Claim], pods: Iterable[Pod]) -> Owned:
@@ -56,15 +59,20 @@ def own(claim: Claim, others: Sequence[Claim], pods: Iterable[Pod]) -> Owned:
     rollouts: list[Pod] = []
     contests: list[Contest] = []
     both: list[str] = []
-    for pod in by_age(pod for pod in pods if not pod.gone and claim.wants(pod)):
+    absent: tuple[list[str], list[str]] = ([], [])
+    for pod in by_age(pod for pod in pods if claim.wants(pod)):
+        trains, serves = matches(claim.trainer, pod.labels), matches(claim.rollout, pod.labels)
+        if pod.gone:
+            absent[not trains].append(f"{pod.name} is {pod.gone}")
+            continue
         rivals = sorted((c for c in others if c.wants(pod)), key=lambda c: c.rank)
         ours = not rivals or claim.rank < rivals[0].rank
         if rivals:
             contests.append(Contest(pod.name, rivals[0].name, ours))
         if not ours:
+            absent[not trains].append(f"{pod.name} belongs to WeightSync {rivals[0].name}")
             continue
-        trains, serves = matches(claim.trainer, pod.labels), matches(claim.rollout, pod.labels)
         if trains and serves:
             both.append(pod.name)
         (trainers if trains else rollouts).append(pod)
-    return Owned(tuple(trainers), tuple(rollouts), tuple(contests), tuple(both))
+    return Owned(tuple(trainers), tuple(rollouts), tuple(contests), tuple(both), *map(tuple, absent))

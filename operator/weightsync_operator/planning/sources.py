@@ -42,10 +42,13 @@ class Sources:
         return max((rank.stages for pod in self.pods for rank in pod.ranks), default=0)
 
 
-def gather(pods: Sequence[Pod], selector: str) -> Sources:
-    """What the trainer pods (oldest first) announce. selector: as text, for the message when nothing matches."""
+def gather(pods: Sequence[Pod], selector: str, absent: Sequence[str] = ()) -> Sources:
+    """What the trainer pods (oldest first) announce.
+
+    For the message where there are none: selector, as text; absent: those that it matches all the same, with why.
+    """
     if not pods:
-        return Sources((), usable=False, findings=(_no_pod(selector),))
+        return Sources((), usable=False, findings=(_no_pod(selector, absent),))
     found, waiting = [], []
     for pod in pods:
         announced = pod.announcement
@@ -82,7 +85,11 @@ def _why_waiting(pod: Pod) -> str:
     return "no Publisher has connected"
 
 
-def _no_pod(selector: str) -> Finding:
+def _no_pod(selector: str, absent: Sequence[str]) -> Finding:
+    if absent:
+        return Finding(
+            reasons.NO_SOURCES, f"no pod of the trainer selector {selector} can take part: {listing(absent)}"
+        )
     return Finding(
         reasons.NO_SOURCES,
         f"no pod matches the trainer selector {selector}: label trainer pods so, or change spec.trainer.selector",

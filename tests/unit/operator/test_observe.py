@@ -80,6 +80,15 @@ def test_a_weightsync_that_cannot_be_read_says_why() -> None:
     assert seen.problem.startswith("spec.rollout.initialGate: ")
 
 
+def test_one_that_is_being_deleted_keeps_its_pods() -> None:
+    """A finalizer of somebody else's may hold it for long: its plan is in force until it is gone."""
+    made = manifests.weightsync()
+    made["metadata"] |= {"namespace": "default", "uid": "u", "resourceVersion": "1", "deletionTimestamp": "now"}
+    seen = observe.weightsync(made)
+    assert seen.deleting
+    assert seen.claim is not None
+
+
 def test_versions_are_numbers() -> None:
     """A server whose versions are not would be silently misread: it is refused."""
     with pytest.raises(InputError, match="not conformant"):

@@ -40,6 +40,14 @@ PART = shard("part", (0,), labels=PLACE, size=2)
             facts([trainer()], []), names.PLAN_READY, "False", reasons.NO_TARGETS, "trainer-0", id="no targets"
         ),
         pytest.param(
+            replace(facts([trainer()], []), owned=Owned((), (), absent_rollouts=("a is Terminating",))),
+            names.PLAN_READY,
+            "False",
+            reasons.NO_TARGETS,
+            "no pod of the rollout selector app=rollout can take part: a is Terminating",
+            id="no targets but some that cannot be",
+        ),
+        pytest.param(
             facts([trainer()], [engine(announced=False)]),
             names.PLAN_READY,
             "False",

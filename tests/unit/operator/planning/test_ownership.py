@@ -54,3 +54,16 @@ def test_pods_come_oldest_first_without_those_that_are_gone() -> None:
         engine("stranger", labels={"app": "else"}),
     ]
     assert names(own(OLD, [], pods).rollouts) == ["a", "b", "c"]
+
+
+def test_who_cannot_take_part_is_kept_with_why() -> None:
+    """For those who would else be told that no pod matches."""
+    pods = [
+        trainer("t", gone="Failed"),
+        engine("b", gone="Terminating", created="2026-01-02T00:00:00Z"),
+        engine("a"),
+        engine("stranger", labels={"app": "else"}, gone="Terminating"),
+    ]
+    owned = own(claim("mine", "2026-01-03T00:00:00Z"), [YOUNG], pods)
+    assert owned.absent_trainers == ("t is Failed",)
+    assert owned.absent_rollouts == ("a belongs to WeightSync young", "b is Terminating")

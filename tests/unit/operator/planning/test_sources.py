@@ -3,7 +3,7 @@
 import pytest
 
 from tests.build.pods import gathered, source_rank, trainer
-from weightsync_operator.planning import reasons
+from weightsync_operator.planning import reasons, sources
 from weightsync_operator.planning.pods import Pod
 
 
@@ -79,3 +79,10 @@ def test_ranks_are_listed_by_rank() -> None:
     """A pod's ranks come in their order, whatever order its agent announced them in."""
     pod = trainer("a", source_rank(1, world=2), source_rank(0, world=2))
     assert [rank.rank for rank in gathered([pod]).pods[0].ranks] == [0, 1]
+
+
+def test_pods_that_match_and_cannot_take_part_are_named() -> None:
+    """Not that no pod matches, where all are Terminating or another WeightSync's."""
+    found = sources.gather((), "app=trainer", ("trainer-0 is Terminating", "x belongs to old"))
+    said = "no pod of the trainer selector app=trainer can take part: trainer-0 is Terminating, x belongs to old"
+    assert (found.findings[0].reason, found.findings[0].message) == (reasons.NO_SOURCES, said)
