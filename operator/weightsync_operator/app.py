@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +23,7 @@ from weightsync_operator.observe import Seen
 from weightsync_operator.reconcile import Reconciler
 from weightsync_operator.settings import Settings
 from weightsync_operator.store import Store
-from weightsync_operator.tasks import Tasks
+from weightsync_operator.tasks import Tasks, retry_delay
 
 log = structlog.get_logger(__name__)
 
@@ -122,8 +123,8 @@ class App:
         stop.set()
 
     async def _resync(self) -> None:
+        failures = 0
         while True:
-            delay = self._settings.resync_seconds
             self._again.clear()
             try:
                 closed = await self._feed.resync(self._kube, self._settings.namespaces, self._settings.pod_selector)
@@ -137,18 +138,21 @@ class App:
                 if self._stage != "working":
                     cycles.settle()
                 self._stage = "working"
+                failures = 0
             except KubeError as error:
+                failures += 1
                 self._metrics.errors.labels(error.reason).inc()
                 log.warning("listing failed", error=str(error))
                 if self._stage != "working":
                     self._stage = f"listing: {error}"
-                delay = START_RETRY_SECONDS
+            # A list of all pods is no small thing to ask of a server that can hardly answer.
+            delay = min(retry_delay(failures) or math.inf, self._settings.resync_seconds)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._again.wait(), delay)
                 await asyncio.sleep(GATHER_SECONDS)
 
     def _missed(self, kind: str) -> None:
-        log.info("listing everything anew: a watch could not go on where it ended", kind=kind)
+        log.info("listing everything anew: a watch began anew, and what vanished before that nobody told", kind=kind)
         self._again.set()
 
     def _failed(self, uid: str, error: WeightSyncError) -> None:

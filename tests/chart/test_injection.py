@@ -283,6 +283,7 @@ def test_a_pod_without_the_label_is_not_looked_at(place: Place) -> None:
         pytest.param({"labels": {"weightsync.io/inject": "driver"}}, "driver: write trainer or engine", id="a role"),
         pytest.param({"serviceAccountName": "mine"}, "out, or write weightsync-agent", id="an account"),
         pytest.param({"annotations": {"weightsync.io/engine-port": "x"}}, "write the number on which", id="a port"),
+        pytest.param({"annotations": {"weightsync.io/engine-port": "65536"}}, "the number", id="no such port"),
         pytest.param({"annotations": {"weightsync.io/agent-memory": "much"}}, "what the agent of this", id="a word"),
         pytest.param({"annotations": {"weightsync.io/agent-memory": "0"}}, "what the agent of this", id="no memory"),
     ],

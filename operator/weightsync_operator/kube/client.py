@@ -104,7 +104,10 @@ class Kube:
             raise Unavailable(f"{what}: the API server does not answer: {error or type(error).__name__}") from error
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise error_of(what, answer.status, data)
-        parsed: Json = json.loads(data)
+        try:
+            parsed: Json = json.loads(data)
+        except ValueError as error:  # of something between us and the API server
+            raise Unavailable(f"{what}: {answer.status} and no JSON: {data[:100]!r}", answer.status) from error
         return parsed
 
     async def kopf_login(self) -> kopf.ConnectionInfo:

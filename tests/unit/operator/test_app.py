@@ -11,6 +11,7 @@ from kubernetes.aio import client
 from weightsync_operator import app, handlers
 from weightsync_operator.app import App
 from weightsync_operator.kube.client import Kube
+from weightsync_operator.kube.errors import Unavailable
 from weightsync_operator.settings import Settings
 
 
@@ -126,3 +127,39 @@ async def test_what_ended_the_operator_is_told() -> None:
 
     with pytest.raises(LookupError, match="why"):
         await app._first([other(), kopfs()])
+
+
+class Busy:
+    """An API server that refuses every list but the last."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+
+    async def get(self, path: str, *_: Any) -> dict[str, Any]:
+        if self.refusals:
+            self.refusals -= 1
+            raise Unavailable(f"GET {path}: 429 too many requests", 429)
+        return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+
+async def test_a_busy_server_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of everything are the last that it needs; and /readyz says what is waited for."""
+    server: Any = Busy(4)
+    one = App(Settings(identity="one"), server)
+    waits: list[float] = []
+    said: list[str] = []
+
+    async def wait(event: Any, seconds: float) -> None:
+        event.close()
+        waits.append(seconds)
+        said.append(one._ready())
+        if len(waits) == 5:
+            raise LookupError("enough")
+        raise TimeoutError
+
+    monkeypatch.setattr(asyncio, "wait_for", wait)
+    with pytest.raises(LookupError):
+        await one._resync()
+    assert waits == [0.5, 1, 2, 4, 300]
+    assert said[0] == "listing: GET /apis/weightsync.io/v1alpha1/weightsyncs: 429 too many requests"
+    assert said[-1] == ""
