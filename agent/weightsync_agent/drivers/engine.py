@@ -34,6 +34,7 @@ from weightsync_agent import failpoints
 from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers.background import Background
 from weightsync_agent.drivers.commit_steps import CommitContext, StepRunner
+from weightsync_agent.drivers.comparing import serves
 from weightsync_agent.drivers.crew import CrewCalls
 from weightsync_agent.drivers.direct_rank import DirectRank
 from weightsync_agent.drivers.drain import AskQuiet
@@ -642,34 +643,7 @@ class EngineDriver:
             version = self.machine.version
             if self.machine.state is not m.LeaderState.CURRENT or version is None:
                 raise Refused("the engine serves no published version", reason="NotCurrent")
-            if self._ranks.direct:
-                return version.name, await self._read_back_direct()
-            return version.name, await self._read_back(version)
-
-    async def _read_back(self, version: Version) -> bool:
-        """To be called with ``_committing`` held."""
-        grants = {rank: remote.grant_of(version) for rank, remote in self._ranks.remote.items()}
-        held = {rank: target.holding(version) for rank, target in self.targets.items()}
-        grants |= {rank: arena.arena.header.grant if arena is not None else "" for rank, arena in held.items()}
-        lacking = next((rank for rank, grant in grants.items() if not grant), None)
-        if lacking is not None:
-            raise Refused(f"rank {lacking}'s arena is being filled anew", reason="Busy", status=503)
-        async with self._ranks.kept(grants.items()), self._ranks.holding(version, grants.items()):
-            refs = [self._ranks.ref(rank, grant, version.root) for rank, grant in sorted(grants.items())]
-            async with self._adapter.standstill():
-                found = await self._adapter.readback(refs)
-        return all(bool(rank.equal) for rank in found)
-
-    async def _read_back_direct(self) -> bool:
-        """To be called with ``_committing`` held."""
-        async with self._adapter.standstill():
-            for rank in self._ranks.direct.values():
-                try:
-                    await rank.read_back()
-                except EngineError as error:
-                    log.warning("the parameters are not what was written", why=str(error))
-                    return False
-        return True
+            return version.name, await serves(self._ranks, self._adapter, version)
 
     async def close(self) -> None:
         """End the workers; arenas and journal stay."""
