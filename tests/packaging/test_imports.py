@@ -19,8 +19,8 @@ HEAVY = ("aiohttp", "kopf", "kubernetes", "mooncake", "numpy", "torch")
 TORCH = frozenset(
     f"weightsync.{name}"
     for name in (
-        "convert.engine_replica", "convert.fallback", "convert.given", "convert.lanes", "convert.portion",
-        "convert.queueing", "convert.replay", "convert.sharing", "convert.trace", "convert.verify",
+        "convert.engine_replica", "convert.fallback", "convert.gather", "convert.given", "convert.lanes",
+        "convert.portion", "convert.queueing", "convert.replay", "convert.sharing", "convert.trace", "convert.verify",
         "hook.weightsync_hook", "replicas.replica", "replicas.sglang",
     )
 )  # fmt: skip

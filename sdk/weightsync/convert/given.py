@@ -19,8 +19,11 @@ def check(expected: TensorCopies, tensor: object) -> torch.Tensor:
     name = expected.name
     if not isinstance(tensor, torch.Tensor):
         raise InputError(f"tensor {name} is a {type(tensor).__name__}: yield torch tensors")
-    if hasattr(tensor, "full_tensor"):  # a DTensor: each rank holds a shard of it, and gathering is collective
-        raise InputError(f"tensor {name} is sharded over ranks: yield tensor.full_tensor() on all of them")
+    if hasattr(tensor, "full_tensor"):  # what publish() could not gather here (gather.py)
+        raise InputError(
+            f"tensor {name} is sharded over ranks that this one is none of: yield it on the ranks of its mesh only, "
+            "as the tensors of their stage"
+        )
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
         raise InputError(f"tensor {name} is {tensor.layout} on {tensor.device}: yield a dense tensor with data")
     if tuple(tensor.shape) != expected.shape:

@@ -137,6 +137,10 @@ class Replayer:
         self._remaining = list(self._touching)
         self.copied = 0  # bytes of nbytes that are in the arena
 
+    def knows(self, name: str) -> bool:
+        """Whether the checkpoint has a tensor of that name."""
+        return name in self._tasks
+
     def extents(self, name: str) -> list[Extent]:
         """Bytes of the payload that feeding ``name`` writes; nothing for a name that is not owned or not known."""
         task = self._tasks.get(name)
@@ -233,6 +237,11 @@ class Replayer:
             device.abandon()
 
     def _unknown(self, name: str) -> str:
+        if ".lora_" in name or ".base_layer." in name:
+            return (
+                f"tensor {name} is part of an adapter, which the checkpoint does not have: merge adapters before "
+                "publish(), and yield the merged weights under the checkpoint's names"
+            )
         near = difflib.get_close_matches(name, self._tasks, n=1)
         hint = f": did you mean {near[0]}?" if near else ": yield tensors under the checkpoint's names"
         return f"tensor {name} is not in the copy program of rank {self.program.rank}{hint}"

@@ -1,7 +1,7 @@
 """One publish, from begin to copied: takes (name, tensor) pairs and never raises for what is wrong with them.
 
-The first failure is remembered and ends copying and reporting; whatever comes after is only taken in. One rank that
-stopped taking its input would leave the other ranks waiting in a collective for ever.
+The first failure is remembered and ends copying and reporting; whatever comes after is only taken in, and gathered
+where it is sharded over ranks. One rank that stopped would leave the others waiting in a collective for ever.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weightsync.errors import InputError, WeightSyncError
 from weightsync.publisher.link import Link
+from weightsync.publisher.naming import GivenNames
 from weightsync.publisher.replicas import OpenReplica, OpenReplicas
 from weightsync.publisher.sender import Reports, Sender
 from weightsync.wire.local import (
@@ -26,6 +27,7 @@ from weightsync.wire.local import (
 )
 
 if TYPE_CHECKING:
+    from weightsync.convert.gather import Gathers
     from weightsync.convert.replay import Replayer
 
 log = logging.getLogger(__name__)
@@ -71,8 +73,8 @@ class _Filling(NamedTuple):
 
 
 class Publication:
-    """The steps in order: begin(), take() for each pair, settle(), then end() or interrupted(); failure says what
-    went wrong.
+    """The steps in order: begin(), take() for each pair, agree(), settle(), then end() or interrupted(); failure
+    says what went wrong.
 
     before: the names of the publish before, None where there was none. kept: all tensors stay as they are until
     settle() returns.
@@ -90,7 +92,7 @@ class Publication:
         self.id = ""
         self.version = ""
         self.failure: WeightSyncError | None = None
-        self.unexpected: Exception | None = None
+        self.unexpected: BaseException | None = None
         self.names: list[str] = []
         self._link = link
         self._sender = sender
@@ -99,7 +101,12 @@ class Publication:
         self._kept = kept
         self._reports: Reports | None = None
         self._fillings: list[_Filling] = []
+        self._given = GivenNames(self._knows)
+        self._gathers: Gathers | None = None
         self._seconds = 0.0
+
+    def _knows(self, name: str) -> bool:
+        return any(filling.replayer.knows(name) for filling in self._fillings)
 
     @property
     def progress(self) -> Progress:
@@ -113,27 +120,53 @@ class Publication:
         return tuple(dict.fromkeys(filter(None, (filling.replayer.note for filling in self._fillings))))
 
     def begin(self, request: BeginRequest) -> None:
-        """Ask the agent which arenas to fill, and open them."""
-        try:
-            answer = self._link.post("/v1/publishes", request, BeginAnswer)
-            self.id, self.version = answer.id, answer.version
-            self._reports = reports = self._sender.open(answer.id)
-            self._open.refresh()
-            for replica in answer.replicas:
-                opened = self._open.begin(replica)
-                report = partial(self._sender.put, reports, replica.program)
-                self._fillings.append(_Filling(replica, opened, opened.replayer, bool(replica.buckets), report))
-        except WeightSyncError as error:
-            self.fail(error)
+        """Ask the agent which arenas to fill, and open them. What it raises is for watching()."""
+        answer = self._link.post("/v1/publishes", request, BeginAnswer)
+        self.id, self.version = answer.id, answer.version
+        self._reports = reports = self._sender.open(answer.id)
+        self._open.refresh()
+        for replica in answer.replicas:
+            opened = self._open.begin(replica)
+            report = partial(self._sender.put, reports, replica.program)
+            self._fillings.append(_Filling(replica, opened, opened.replayer, bool(replica.buckets), report))
 
     def take(self, pair: object) -> None:
-        """Copy one tensor to wherever it belongs, or have it copied by the threads."""
+        """Gather one tensor, whatever went wrong before; copy it to wherever it belongs, or have the threads copy it.
+
+        Raises what a gather raises: it is the input's, and no rank knows how far the others are.
+        """
+        whole = self._whole(pair)
         if not self._stopped():
             with self._copying():
-                name, tensor = _named(pair)
+                name, tensor = _named(whole)
                 self.names.append(name)
+                meant = self._given.take(name)
                 for filling in self._fillings:
-                    filling.take(name, tensor, kept=self._kept)
+                    # What was gathered is let go of here: to keep all of it would be to keep the model.
+                    filling.take(meant, tensor, kept=self._kept and whole is pair)
+
+    def _whole(self, pair: object) -> object:
+        """The pair, its tensor gathered where it is sharded over ranks."""
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not hasattr(pair[1], "full_tensor"):
+            return pair
+        if self._gathers is None:
+            from weightsync.convert.gather import Gathers  # noqa: PLC0415 - torch comes with the first publish
+
+            self._gathers = Gathers()
+        name, tensor = pair
+        try:
+            return name, self._gathers.whole(name, tensor)
+        except BaseException as error:
+            error.add_note(f"while tensor {name} was gathered from the ranks of its mesh")
+            raise
+
+    def agree(self) -> None:
+        """The input is exhausted: compare with the other ranks what was gathered. Raises as take()."""
+        if self._gathers is not None:
+            try:
+                self._gathers.agree()
+            except InputError as error:
+                self.fail(error)
 
     def settle(self) -> None:
         """Wait for all that was taken to be copied: the tensors may change when it returns."""
@@ -143,17 +176,28 @@ class Publication:
                     filling.replayer.drain(self._is_refused)
 
     @contextmanager
-    def _copying(self) -> Iterator[None]:
-        """Remembers what goes wrong, and the time that it took."""
-        began = time.perf_counter()
+    def watching(self, kind: type[BaseException] = BaseException) -> Iterator[None]:
+        """Remembers what goes wrong. What is no WeightSyncError, but of that kind, is left in ``unexpected``, to be
+        raised once the input is exhausted: an interrupt of one rank, too, must not leave the others in a collective.
+        """
         try:
             yield
         except WeightSyncError as error:
             self.fail(error)
-        except Exception as error:  # noqa: BLE001 - raised by the Publisher as soon as the input is exhausted
-            self.unexpected = error
-            self.fail(InputError(f"{type(error).__name__} while copying: {error}"))
-        else:
+        except kind as error:
+            self.unexpected = self.unexpected or error
+            self.fail(InputError(f"publish() met {type(error).__name__}: {error}"))
+            log.warning(
+                "publish() met %s: it is raised when the input is exhausted, as other ranks may be gathering",
+                type(error).__name__,
+            )
+
+    @contextmanager
+    def _copying(self) -> Iterator[None]:
+        """watching(), and the time that it took."""
+        began = time.perf_counter()
+        with self.watching():
+            yield
             self._seconds += time.perf_counter() - began
 
     def _stopped(self) -> bool:
@@ -185,7 +229,7 @@ class Publication:
         self._seconds += time.perf_counter() - began
         if not all(filling.known for filling in self._fillings):
             reply = self._link.post(
-                f"/v1/publishes/{self.id}/names", NamesReport(names=tuple(self.names)), NamesReply
+                f"/v1/publishes/{self.id}/names", NamesReport(names=self._given.meant), NamesReply
             )
             self._report_whole({replica.arena_path: replica for replica in reply.replicas})
         if self._reports is not None:
@@ -224,7 +268,8 @@ class Publication:
 
     def interrupted(self, error: BaseException) -> None:
         """The input itself raised; the caller re-raises it."""
-        self._tell("InputRaised", f"the trainer's input raised {type(error).__name__}: {error}")
+        words = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        self._tell("InputRaised", f"the trainer's input raised {type(error).__name__}: {words}")
 
     def _tell(self, reason: str, message: str) -> None:
         for filling in self._fillings:

@@ -92,12 +92,16 @@ class Publisher:
         """Give this rank's tensors, under the checkpoint's names, to every engine.
 
         tensors: a state dict, or any iterable of (name, tensor), such as a generator that gathers shards; it is
-        always exhausted. A tensor on a GPU is copied while the generator goes on, which then keeps up to two
-        buckets of them alive; written anew in the stream that was current when it was yielded, it is still right.
+        always exhausted. A DTensor (FSDP2, tensor parallelism) is gathered here, by all ranks of its mesh, one at a
+        time: all must give the same ones in the same order, as state dicts do. A tensor on a GPU is copied while the
+        generator goes on, which then keeps up to two buckets of them alive; written anew in the stream that was
+        current when it was yielded, it is still right.
         label: yours, at most 256 characters.
 
         When it returns the tensors may change again. What is wrong with them, or with the agent, is told by the
-        handle's outcome(); only what ``tensors`` itself raises is raised again.
+        handle's outcome(); only what ``tensors`` itself raises, or a gather, is raised again, at once. An interrupt
+        (KeyboardInterrupt, SystemExit) while tensors are copied is raised once the input is exhausted, a second one
+        at once.
         """
         with self._publishing:
             self._sequence += 1
@@ -108,6 +112,7 @@ class Publisher:
             self._begin(publication, label)
             try:
                 _exhaust(iter(tensors.items() if isinstance(tensors, Mapping) else tensors), publication)
+                publication.agree()
                 publication.settle()
             except BaseException as error:
                 publication.interrupted(error)
@@ -128,8 +133,11 @@ class Publisher:
             publication.fail(InputError("publish() was called on a Publisher that is closed"))
             return
         rank, nonce = self._identity.rank, self._identity.nonce
-        publication.begin(BeginRequest(rank=rank, nonce=nonce, sequence=self._sequence, label=label[:LABEL]))
-        if len(label) > LABEL:  # told only now: the other ranks wait for this one to begin
+        with publication.watching(Exception):  # an interrupt ends it: it may wait long, and nothing is taken in yet
+            publication.begin(BeginRequest(rank=rank, nonce=nonce, sequence=self._sequence, label=label[:LABEL]))
+        if (
+            publication.unexpected is None and len(label) > LABEL
+        ):  # told only now: the other ranks wait for this one to begin
             publication.fail(InputError(f"label has {len(label)} characters, {LABEL} are allowed"))
 
     def _finish(self, publication: Publication, label: str) -> PublishHandle:

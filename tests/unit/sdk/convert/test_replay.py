@@ -201,7 +201,10 @@ class Wrapped(torch.Tensor):
         pytest.param("model.norm.weight", FREED, "no memory", id="a tensor whose memory was freed"),
         pytest.param("model.norm.weight", torch.ones(4).to_sparse(), "sparse", id="a sparse tensor"),
         pytest.param(
-            "model.norm.weight", torch.ones(4).as_subclass(Wrapped), "full_tensor", id="a sharded tensor"
+            "model.norm.weight", torch.ones(4).as_subclass(Wrapped), "ranks of its mesh", id="a sharded tensor"
+        ),
+        pytest.param(
+            "model.norm.lora_A.default.weight", NORM, "part of an adapter", id="an adapter beside what it adapts"
         ),
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ import torch
 from weightsync import AgentUnavailable, InputError, Publisher, PublishFailed, Refused
 from weightsync.arena import Arena
 from weightsync.convert.replay import Replayer
+from weightsync.publisher.replicas import OpenReplicas
 from weightsync.testing import FakeAgent, plain_program
 
 SHAPES: Mapping[str, tuple[int, ...]] = {
@@ -213,6 +214,19 @@ def test_nobody_to_feed(volume: Path) -> None:
         assert agent.published[0].copied
 
 
+@pytest.mark.parametrize("wrapped", ["_orig_mod.{}", "module.{}", "_fsdp_wrapped_module._orig_mod.{}"])
+def test_names_that_a_wrapper_changed_are_the_checkpoints(
+    agent: FakeAgent, publisher: Publisher, wrapped: str
+) -> None:
+    """In the first publish, in which the agent learns the names, as in later ones."""
+    for step in range(1, 3):
+        tensors = state(step)
+        publisher.publish({wrapped.format(name): tensor for name, tensor in tensors.items()}).raise_on_failure(10)
+        for name, tensor in tensors.items():
+            assert agent.published[-1].parameter(name) == bfloat16(tensor)
+    assert agent.published[0].names == tuple(SHAPES)
+
+
 # --- what goes wrong ---
 
 # Where the agent can fail; names are asked for in a first publish only.
@@ -353,6 +367,11 @@ def without(name: str) -> dict[str, torch.Tensor]:
         pytest.param([*state().items(), ("embed.wieght", torch.ones(1))], "embed.wieght", id="a misspelt name"),
         pytest.param([("norm.weight", torch.ones(7)), *state().items()], r"norm.weight.*\(7,\)", id="a wrong shape"),
         pytest.param([*state().items(), *state().items()], "given twice", id="a tensor given twice"),
+        pytest.param(
+            [*state().items(), ("module.embed.weight", torch.ones(64, 48))],
+            "embed.weight and module.embed.weight are both",
+            id="a tensor given under two names",
+        ),
         pytest.param([torch.ones(2), *state().items()], "yielded a Tensor", id="no pair"),
         pytest.param([(1, torch.ones(2)), *state().items()], "yielded 1 as a name", id="a name that is no string"),
         pytest.param(list(without("norm.weight").items()), "norm.weight", id="a tensor missing"),
@@ -431,6 +450,41 @@ def test_an_unforeseen_error_is_raised_after_the_input_is_exhausted(
         publisher.publish(given)
     assert given.exhausted
     assert agent.published[-1].failed is not None
+    monkeypatch.undo()
+    publisher.publish(state()).raise_on_failure(10)
+
+
+def test_an_interrupt_while_copying_is_raised_after_the_input_is_exhausted(
+    agent: FakeAgent, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ranks may be gathering; a second one, in the input itself, is raised at once."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Replayer, "feed", interrupted)
+    given = Input(state().items())
+    with pytest.raises(KeyboardInterrupt):
+        publisher.publish(given)
+    assert given.exhausted
+    assert agent.published[-1].failed is not None
+    twice = Input(list(state().items())[:2], raises=SystemExit(1))
+    with pytest.raises(SystemExit):
+        publisher.publish(twice)
+    monkeypatch.undo()
+    publisher.publish(state()).raise_on_failure(10)
+
+
+def test_an_unforeseen_error_at_the_beginning_is_raised_after_the_input_is_exhausted(
+    agent: FakeAgent, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one in the middle; so is a label that is no string."""
+    monkeypatch.setattr(OpenReplicas, "refresh", lambda _: 1 / 0)
+    for label, error in (("", ZeroDivisionError), (3, TypeError)):
+        given = Input(state().items())
+        with pytest.raises(error):
+            publisher.publish(given, label=label)  # type: ignore[arg-type]
+        assert given.exhausted
     monkeypatch.undo()
     publisher.publish(state()).raise_on_failure(10)
 

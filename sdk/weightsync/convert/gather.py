@@ -1,0 +1,56 @@
+"""Tensors that are sharded over ranks (torch's DTensor) made whole, each by a collective of all these ranks."""
+
+from typing import cast
+
+import torch
+import xxhash
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+
+from weightsync.errors import InputError
+
+
+class Gathers:
+    """The gathers of one publish. All ranks of a mesh must do the same ones in the same order, then agree()."""
+
+    def __init__(self) -> None:
+        self._walks: dict[DeviceMesh, xxhash.xxh3_128] = {}
+
+    def whole(self, name: str, tensor: object) -> object:
+        """The whole of a DTensor; anything else as it is, and so a DTensor of a mesh that this rank is no part of.
+
+        Raises what torch raises: then nobody knows how far the other ranks have come, and no further collective of
+        this mesh is of use.
+        """
+        if not isinstance(tensor, DTensor) or tensor.device_mesh.get_coordinate() is None:
+            return tensor
+        mesh = tensor.device_mesh
+        walk = self._walks.setdefault(mesh, xxhash.xxh3_128())
+        walk.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.placements}\n".encode())
+        return gathered(tensor)
+
+    def agree(self) -> None:
+        """Compare what the ranks of each mesh gathered; a collective, after the last gather.
+
+        Two ranks in different orders take part in one another's collectives, and shards of two tensors of one shape
+        are put together without an error. Raises InputError on all ranks of a mesh on which that happened.
+        """
+        for mesh, walk in self._walks.items():
+            halves = (int.from_bytes(half, "little", signed=True) for half in (walk.digest()[:8], walk.digest()[8:]))
+            mine = torch.tensor([list(halves)], dtype=torch.int64, device=mesh.device_type)
+            all_ranks = gathered(DTensor.from_local(mine, mesh, [Shard(0)] * mesh.ndim)).tolist()
+            if any(row != all_ranks[0] for row in all_ranks):
+                raise InputError(
+                    f"the {len(all_ranks)} ranks that share sharded tensors gave publish() different ones, or in "
+                    "different orders, and what was gathered is mixed: give the same names in the same order on all "
+                    "of them, as state dicts do"
+                )
+
+
+def gathered(tensor: DTensor) -> torch.Tensor:
+    """One gather, outside autograd."""
+    kind = tensor.device_mesh.device_type
+    with torch.no_grad():  # a parameter's gather would be recorded, and keep what it gathered
+        if tensor.device.type != kind:  # offloaded: the mesh's own backend may know its device alone
+            tensor = cast("DTensor", tensor.to(kind))
+        return tensor.full_tensor()
