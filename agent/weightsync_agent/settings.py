@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     # With two, the version that is served stays for an engine that restarts while the next one is written.
     target_arenas: Annotated[int, Field(ge=1, le=2)] = 1
     stall_seconds: Seconds = 5.0  # a route without progress for so long is given up
+    # Of a trainer's agent, for all tries of one engine's commit: longer than its pause, copy and, the first time, two
+    # comparisons take there. The next version waits for it as long.
+    commit_seconds: Seconds = 15.0
     worker_start_seconds: Seconds = 30.0  # a transfer worker that is not ready after so long is ended
     io_threads: Annotated[int, Field(ge=1, le=64)] = 4  # MC_NUM_TCP_IO_THREADS: alike on all agents
     slice_bytes: Annotated[Bytes, Field(ge=65536, le=2**30)] = 2**20  # MC_TCP_SLICE_SIZE: alike on all agents

@@ -77,6 +77,7 @@ class TrainerAgent:
             # Without a cluster nobody announces that an engine began a new life: it is asked.
             # A plan file tells of restarts later than announcements do.
             ask_current=ASK_CURRENT if common.settings.in_cluster else 2.0,
+            commit_seconds=common.settings.commit_seconds,
         )
         self._void = VoidGrants()
         self._socket = HttpServer(TrainerSocket(common.settings.uid, self.connect).routes())

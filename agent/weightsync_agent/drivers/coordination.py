@@ -41,7 +41,7 @@ from weightsync_agent.journal.records import Decision
 from weightsync_agent.observability import feeds, logs, metrics
 from weightsync_agent.peers.client import PeerClient, Unreachable
 from weightsync_agent.protocol import events as e
-from weightsync_agent.protocol.coordinator import Coordinator
+from weightsync_agent.protocol.coordinator import COMMIT_SECONDS, Coordinator
 from weightsync_agent.protocol.gather import Gather, Gathered
 from weightsync_agent.protocol.held_answer import HeldAnswer
 from weightsync_agent.protocol.reporting import report_of
@@ -80,9 +80,17 @@ class Coordination:
         publish_report: Callable[[Report], None],
         stall_seconds: float,
         ask_current: float = ASK_CURRENT,
+        commit_seconds: float = COMMIT_SECONDS,
     ) -> None:
         self.life = secrets.token_hex(4)
-        self.machine = Coordinator(uid, ours, stall_seconds=stall_seconds, life=self.life, ask_current=ask_current)
+        self.machine = Coordinator(
+            uid,
+            ours,
+            stall_seconds=stall_seconds,
+            life=self.life,
+            ask_current=ask_current,
+            commit_seconds=commit_seconds,
+        )
         self._client = client
         self._programs = programs
         self._decisions = decisions

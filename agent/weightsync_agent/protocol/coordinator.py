@@ -41,7 +41,7 @@ from weightsync_agent.protocol.sync import Member, MemberState, Sync
 from weightsync_agent.protocol.table import Machine, Row
 
 COMMIT_GRACE = 2.0  # after that, for the last answer to arrive
-COMMIT_SECONDS = 15.0  # for all tries of one engine's commit: it may hold the next version no longer
+COMMIT_SECONDS = 15.0  # for all tries of one engine's commit, unless told: it may hold the next version no longer
 HANDSHAKE_SECONDS = 1.0  # Rolling: how long those that granted wait for the others, once they are half of all
 
 
@@ -66,6 +66,7 @@ class Coordinator(Machine[CoordinatorState]):
         stall_seconds: float,
         life: str = "0",
         ask_current: float = ASK_CURRENT,
+        commit_seconds: float = COMMIT_SECONDS,
     ) -> None:
         super().__init__(CoordinatorState.IDLE)
         self.uid = uid
@@ -73,6 +74,7 @@ class Coordinator(Machine[CoordinatorState]):
         self.ours = ours
         self.stall_seconds = stall_seconds
         self.ask_current = ask_current
+        self.commit_seconds = commit_seconds
         self.plan: Plan | None = None
         self.term = 0
         self.engines: dict[str, Known] = {}
@@ -437,7 +439,7 @@ class Coordinator(Machine[CoordinatorState]):
     def _send_commit(self, sync: Sync, member: Member, now: float) -> e.SendCommit:
         member.commit_tries += 1
         member.retry_at = None
-        timeout = max(1.0, member.committing_at + COMMIT_SECONDS - now)
+        timeout = max(1.0, member.committing_at + self.commit_seconds - now)
         return e.SendCommit(member.engine, sync.commit_request(member, sync.term, self.uid), timeout)
 
     def _committed(self, event: e.CommitDone, now: float) -> list[object]:
@@ -466,7 +468,7 @@ class Coordinator(Machine[CoordinatorState]):
         if sync is None:
             return []
         member = sync.members[event.engine]
-        if event.retryable and now < member.committing_at + COMMIT_SECONDS:
+        if event.retryable and now < member.committing_at + self.commit_seconds:
             member.retry_at = now + backoff(member.commit_tries)
             return []
         sync.out(member, "Failed", event.reason, event.message)
@@ -585,7 +587,7 @@ class Coordinator(Machine[CoordinatorState]):
             return []
         again: list[object] = []
         for member in sync.live(MemberState.COMMITTING):
-            if now > member.committing_at + COMMIT_SECONDS + COMMIT_GRACE:
+            if now > member.committing_at + self.commit_seconds + COMMIT_GRACE:
                 sync.out(member, "Failed", "CommitUnanswered", f"{member.engine.name} did not answer its commit")
             elif member.retry_at is not None and member.retry_at <= now:
                 again.append(self._send_commit(sync, member, now))

@@ -431,6 +431,22 @@ def test_a_commit_without_any_answer_ends() -> None:
     assert w.feed(e.Tick()).outcomes() == {"a": "Failed"}
 
 
+def test_commits_have_the_time_that_the_coordinator_is_given_for_them() -> None:
+    """Each try what is left of it, as many tries as it holds, and an outcome when it is over."""
+    w = World("a")
+    w.machine.commit_seconds = 90.0
+    w.publish().grant("a").shard().verify("a").decide()
+    assert [commit.timeout for commit in w.of(e.SendCommit)] == [90.0]
+    w.now = 60.0
+    w.feed(e.CommitFailed(w.sync, "a/1", "Unreachable", "no answer", True))
+    w.now = 70.0
+    assert [commit.timeout for commit in w.feed(e.Tick()).of(e.SendCommit)] == [20.0]
+    w.now = 90.0 + COMMIT_GRACE
+    assert w.feed(e.Tick()).of(e.Outcome) == []
+    w.now += 0.1
+    assert w.feed(e.Tick()).outcomes() == {"a": "Failed"}
+
+
 def test_a_repair_whose_shard_nobody_reports_ends_at_the_deadline() -> None:
     """One member late, the other staged: given up, nothing raised, and no engine is blamed."""
     w = World("a", deadline=10).whole("a").feed(e.PlanChanged(plan("a", "b", deadline=10)))
