@@ -312,8 +312,11 @@ class SourceRank:
         """
         if self.who.world_size == 1 or self._planned.is_set():
             return
+        now = asyncio.get_running_loop().time()
         if self._patience[0] != nonce:
-            self._patience = nonce, asyncio.get_running_loop().time() + self._coordinator.deadline()
+            self._patience = nonce, now + self._coordinator.deadline()
+        if now >= self._patience[1]:
+            return
         try:
             async with asyncio.timeout_at(self._patience[1]):
                 await self._planned.wait()

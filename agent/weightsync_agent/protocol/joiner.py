@@ -299,7 +299,7 @@ class Joiner(Machine[JoinerState]):
         self.busy = self.busy or event.busy
         self.full += event.busy
         if self.full >= FULL_ASKED:
-            return self._rest(f"{self.full} holders had no place, as the others had none: {event.message}", now)
+            return self._rest(f"{self.full} holders had no place, the last of them: {event.message}", now)
         return self._next(event.message, now)
 
     def _broke(self, event: PullBroke, now: float) -> list[object]:
