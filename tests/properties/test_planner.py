@@ -132,6 +132,12 @@ def test_no_trainer_pod_holds_more_than_it_has_room_for(cluster: Cluster, nbytes
             assert [step.stage for step in target.routes] == list(range(cluster.stages))
             for step in target.routes:
                 held[step.source].add((step.rank, target.rank.program))
+    again = planned(trainers, engines, plan)
+    assert again is not None
+    assert {made.leader for made in again.engines} >= {made.leader for made in plan.engines}, "what fits stays"
+    settled = planned(trainers, engines, again)
+    assert settled is not None
+    assert same_content(settled, again), "and moves once at most, to be even"
     if room:
         assert all(len(replicas) <= room for replicas in held.values())
     else:

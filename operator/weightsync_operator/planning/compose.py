@@ -1,7 +1,7 @@
 """From what is there and what was planned to the plan in force. Pure; the operator and plan files share it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from weightsync.plan import Engine, JoinPolicy, Plan, Route, Source, Strategy, Target, Transfer
@@ -37,15 +37,16 @@ def compose(
 ) -> Plan | None:
     """The plan in force. now: milliseconds since the epoch, for a term that begins; places: of nodes, by name.
 
-    Where the sources cannot feed every stage, the previous plan's sources, engines and coordinator stay: engines that
-    are known go on being synced with whoever is left, and nothing is torn down over a restart of the trainer. None:
-    there never was a plan. Equal content has the previous plan's numbers, and equal engines are its very objects.
+    Where the sources cannot feed every stage, the previous plan's sources and coordinator stay: engines go on being
+    synced with whoever is left, and nothing is torn down over a restart of the trainer. Engines come and go in it all
+    the same: those that come, be the trainer away for days, find in it whom to read from. None: there never was a
+    plan. Equal content has the previous plan's numbers, and equal engines are its very objects.
     """
     memo = memo or Memo()
+    places = places or {}
+    # Only a relay asks where pods are: without one a pod that moves changes no more of the plan than its routes.
+    near = places if wish.transfer.relay.fanout else {}
     if sources.usable:
-        places = places or {}
-        # Only a relay asks where pods are: without one a pod that moves changes no more of the plan than its routes.
-        near = places if wish.transfer.relay.fanout else {}
         pods = tuple(
             pod.model_copy(update={"near": _near(near, sources.nodes.get(pod.uid, ""))}) for pod in sources.pods
         )
@@ -54,7 +55,10 @@ def compose(
         leader = coordinator.choose(previous.coordinator if previous else "", body)
         number = term.next_term(previous, leader, coordinator.life(leader, body), now)
     elif previous is not None:
-        body, engines, leader, number = previous.sources, previous.engines, previous.coordinator, previous.term
+        body, leader, number = previous.sources, previous.coordinator, previous.term
+        engines = previous.engines
+        if _feeds_all(body):  # not where a slice of them was lost
+            engines = _route(replace(sources, pods=body), members, (previous, memo.routes(previous)), places, near)
     else:
         return None
     plan = Plan(
@@ -125,11 +129,8 @@ def _route(
         for rank in member.ranks
     ]
     homes = {uid: places.get(node, ()) for uid, node in sources.nodes.items()}
-    room = mapping.Room(sources.room)
-    routes = [
-        mapping.map_stage(_of_stage(sources.pods, stage), wanted, past.get(stage, {}), homes, room)
-        for stage in range(stages)
-    ]
+    feeding = [_of_stage(sources.pods, stage) for stage in range(stages)]
+    routes = mapping.map_stages(feeding, wanted, past, homes, sources.room)
     known = {engine.leader: engine for engine in previous.engines} if previous else {}
     made = (
         _engine(member, routes, known.get(member.leader.uid), _near(near, member.leader.node)) for member in members
@@ -141,6 +142,12 @@ def _near(places: Mapping[str, Place], node: str) -> Place:
     """Where the node is, the widest label's value first; () where nothing is known of it."""
     place = places.get(node, ())
     return tuple(reversed(place)) if any(place) else ()
+
+
+def _feeds_all(pods: Sequence[Source]) -> bool:
+    """Whether every stage has a rank."""
+    ranks = [rank for source in pods for rank in source.ranks]
+    return bool(ranks) and {rank.stage for rank in ranks} >= set(range(max(rank.stages for rank in ranks)))
 
 
 def _of_stage(pods: Sequence[Source], stage: int) -> list[SourceKey]:

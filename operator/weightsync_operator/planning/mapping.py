@@ -10,7 +10,8 @@ Shares: with t targets and n sources everyone feeds t // n or one more, so that 
 more than one replica. A new engine moves no other engine's routes: shares only grow.
 
 A bound of memory comes before shares: a pod that has no room for a further replica gets no target of a program that
-it does not serve yet, and a target that fits nowhere gets no route.
+it does not serve yet, and a target that fits nowhere gets no route. Where one would, each program gets one replica in
+each stage before evenness takes the room of a second.
 """
 
 import heapq
@@ -64,26 +65,45 @@ class Room:
             self._left[uid] -= nbytes
 
 
-def map_stage(
-    sources: Sequence[SourceKey],
+def map_stages(
+    stages: Sequence[Sequence[SourceKey]],
     targets: Sequence[Wanted],
-    previous: Mapping[TargetKey, SourceKey],
+    previous: Mapping[int, Routes],
     places: Mapping[str, Place] | None = None,
-    room: Room | None = None,
-) -> Routes:
-    """One source for each target that fits. Both in a stable order; ``previous`` may name what is no longer there.
+    room: Mapping[str, int] | None = None,
+) -> list[Routes]:
+    """Of each stage one source for each target that fits. stages: the sources of each; all in a stable order.
 
-    places: of source pods. room: is used up, so that the stages of one plan share it. Raises ValueError without
-    sources: the caller plans only stages that have some.
+    previous: by stage, and may name what is no longer there. places: of source pods, by uid. room: bytes in each, 0
+    where it is not known. Raises ValueError for a stage without sources: the caller plans only where each has some.
     """
-    if not sources:
+    if not all(stages):
         raise ValueError("a stage without sources cannot be mapped")
-    stage = _Stage(sources, len(targets), places or {}, room or Room({}))
-    stage.keep(targets, previous)
-    for target in targets:
-        if target.key not in stage.routes:
-            stage.add(target)
-    return stage.routes
+    routes = _mapped(stages, targets, previous, places or {}, Room(room or {}), cover=False)
+    if all(len(of_stage) == len(targets) for of_stage in routes):
+        return routes
+    return _mapped(stages, targets, previous, places or {}, Room(room or {}), cover=True)
+
+
+def _mapped(
+    stages: Sequence[Sequence[SourceKey]],
+    targets: Sequence[Wanted],
+    previous: Mapping[int, Routes],
+    places: Mapping[str, Place],
+    room: Room,
+    *,
+    cover: bool,
+) -> list[Routes]:
+    made = [_Stage(sources, len(targets), places, room) for sources in stages]
+    if cover:
+        for number, stage in enumerate(made):
+            stage.cover(targets, previous.get(number, {}))
+    for number, stage in enumerate(made):
+        stage.keep(targets, previous.get(number, {}))
+        for target in targets:
+            if target.key not in stage.routes:
+                stage.add(target)
+    return [stage.routes for stage in made]
 
 
 class _Queue:
@@ -123,6 +143,19 @@ class _Stage:
         self._places = [places.get(source.uid, ()) for source in sources]
         self._known = [frozenset(values) for values in zip(*self._places, strict=False)]
         self._queues: dict[str, dict[Place, _Queue]] = defaultdict(dict)  # by program; "": of all sources
+
+    def cover(self, targets: Sequence[Wanted], previous: Mapping[TargetKey, SourceKey]) -> None:
+        """Hold one replica of each program, where one is held already if there is one."""
+        order = {source: index for index, source in enumerate(self.sources)}
+        for target in targets:
+            if self.programs[target.program]:
+                continue
+            held = previous.get(target.key)
+            chosen = order.get(held) if held is not None else None
+            if chosen is None or not self.fits(chosen, target):
+                chosen = self._queue("", ()).first(self, target)
+            if chosen is not None:
+                self._hold(target, chosen)
 
     def keep(self, targets: Sequence[Wanted], previous: Mapping[TargetKey, SourceKey]) -> None:
         """Take over routes up to each source's share; the targets that come last are given up first."""
@@ -175,6 +208,9 @@ class _Stage:
         if self.loads[source] == self.share:
             self.extra -= 1
         self.loads[source] += 1
+        self._hold(target, source)
+
+    def _hold(self, target: Wanted, source: int) -> None:
         if source not in self.programs[target.program]:
             self.programs[target.program].add(source)
             self._room.take(self.sources[source].uid, target.nbytes)

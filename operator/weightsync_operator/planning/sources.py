@@ -56,20 +56,27 @@ def gather(pods: Sequence[Pod], selector: str, absent: Sequence[str] = ()) -> So
             found.append(_source(pod, announced))
         else:
             waiting.append(f"{pod.name} ({_why_waiting(pod)})")
+    usable, findings = _judged(found, waiting)
+    # Also of those that do not fit together: until they do, the last plan is in force, with its pods.
+    nodes = {pod.uid: pod.node for pod in pods}
+    room = {pod.uid: pod.announcement.room_bytes for pod in pods if pod.announcement is not None}
+    return Sources(tuple(found), usable=usable, findings=findings, nodes=nodes, room=room)
+
+
+def _judged(found: Sequence[Source], waiting: list[str]) -> tuple[bool, tuple[Finding, ...]]:
+    """Whether they can feed engines, and what is wrong with them."""
     if not found:
-        return Sources((), usable=False, findings=(_none_ready(waiting),))
+        return False, (_none_ready(waiting),)
     grave = _disagreement(found) or _duplicates(found)
     if grave is not None:
-        return Sources(tuple(found), usable=False, findings=(grave,))
+        return False, (grave,)
     bare, findings = _bare_stages(found), []
     missing = _missing_ranks(found, bare, waiting)
     if missing is not None:
         findings.append(missing)
     if bare:
         findings.append(_missing_stages(found, bare))
-    nodes = {pod.uid: pod.node for pod in pods}
-    room = {pod.uid: pod.announcement.room_bytes for pod in pods if pod.announcement is not None}
-    return Sources(tuple(found), usable=not bare, findings=tuple(findings), nodes=nodes, room=room)
+    return not bare, tuple(findings)
 
 
 def _source(pod: Pod, announced: Announcement) -> Source:

@@ -95,8 +95,31 @@ def test_without_usable_sources_the_last_plan_stays() -> None:
     two = [trainer("a", source_rank(0, world=2, stages=2)), trainer("b", source_rank(1, world=2, stage=1, stages=2))]
     first = made(planned(two, [E]))
     assert planned(two[:1], [E], first) == first
-    assert planned([], [], first) == first
+    assert planned([], [E], first) == first
     assert planned(two[:1], [E]) is None
+
+
+def test_engines_come_and_go_without_the_trainer() -> None:
+    """Those that come read from those that the plan names: of a plan that stays as it is none may be left one day."""
+    two = [trainer("a", source_rank(0, world=2, stages=2)), trainer("b", source_rank(1, world=2, stage=1, stages=2))]
+    former = [engine("x"), engine("y")]
+    first = made(planned(two, former))
+    for away in (two[:1], [], [trainer("a"), trainer("b")]):  # one, all, two that contradict one another
+        fresh = [engine("y"), *(engine(f"new-{number}") for number in range(3))]
+        second = made(planned(away, fresh, first))
+        assert [each.name for each in second.engines] == ["y", "new-0", "new-1", "new-2"]
+        assert second.engines[0] is first.engines[1], "nothing of one that stays moves"
+        assert (second.sources, second.coordinator, second.term) == (first.sources, first.coordinator, first.term)
+        assert second.generation == first.generation + 1
+        assert made(planned(away, fresh, second)).generation == second.generation
+        back = made(planned(two, fresh, second))
+        assert (back.term, back.engines) == (first.term, second.engines)
+
+
+def test_a_plan_whose_sources_were_lost_stays() -> None:
+    """Their slice was deleted while the trainer is away: nothing can be routed until it is back."""
+    lost = made(plan(pair())).model_copy(update={"sources": ()})
+    assert made(planned([], [E, engine("new")], lost)).engines == lost.engines
 
 
 def test_the_spec_counts_as_content() -> None:

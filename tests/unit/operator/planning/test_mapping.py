@@ -1,8 +1,10 @@
 """The mapping's tie-breaks, one against the next."""
 
+from collections.abc import Mapping
+
 import pytest
 
-from weightsync_operator.planning.mapping import Room, SourceKey, TargetKey, Wanted, map_stage
+from weightsync_operator.planning.mapping import Place, Routes, SourceKey, TargetKey, Wanted, map_stages
 
 
 def s(number: int) -> SourceKey:
@@ -11,6 +13,17 @@ def s(number: int) -> SourceKey:
 
 def targets(engines: int, ranks: int = 1) -> list[Wanted]:
     return [Wanted(TargetKey(f"e{e}", r), f"program {r}") for e in range(engines) for r in range(ranks)]
+
+
+def one_stage(
+    sources: list[SourceKey],
+    wanted: list[Wanted],
+    previous: Routes,
+    places: Mapping[str, Place] | None = None,
+    room: Mapping[str, int] | None = None,
+) -> Routes:
+    """The routes of a plan of one stage."""
+    return map_stages([sources], wanted, {0: previous}, places, room)[0]
 
 
 def loads(routes: dict[TargetKey, SourceKey]) -> list[int]:
@@ -33,7 +46,7 @@ def loads(routes: dict[TargetKey, SourceKey]) -> list[int]:
 def test_new_mapping(sources: int, engines: int, ranks: int, expected: list[int]) -> None:
     """From nothing, targets in their order get these sources."""
     wanted = targets(engines, ranks)
-    routes = map_stage([s(i) for i in range(sources)], wanted, {})
+    routes = one_stage([s(i) for i in range(sources)], wanted, {})
     assert [routes[w.key].rank for w in wanted] == expected
 
 
@@ -41,7 +54,7 @@ def test_a_new_engine_moves_nobody() -> None:
     """Routes of the engines that were there stay, even where a fresh mapping would look otherwise."""
     sources = [s(0), s(1)]
     before = {TargetKey("e0", 0): s(1), TargetKey("e1", 0): s(0), TargetKey("e2", 0): s(0)}
-    after = map_stage(sources, targets(4), before)
+    after = one_stage(sources, targets(4), before)
     assert {key: after[key] for key in before} == before
     assert after[TargetKey("e3", 0)] == s(1)
 
@@ -49,17 +62,17 @@ def test_a_new_engine_moves_nobody() -> None:
 def test_a_lost_source_moves_its_targets_only() -> None:
     """The targets of a source that is gone are shared out; others stay."""
     wanted = targets(6)
-    before = map_stage([s(0), s(1), s(2)], wanted, {})
-    after = map_stage([s(0), s(2)], wanted, before)
+    before = one_stage([s(0), s(1), s(2)], wanted, {})
+    after = one_stage([s(0), s(2)], wanted, before)
     assert all(after[key] == source for key, source in before.items() if source != s(1))
     assert loads(after) == [3, 3]
 
 
 def test_uneven_scale_down_moves_the_fewest() -> None:
     """Where the engines of one source go, only as many targets move as evenness needs, the youngest first."""
-    before = map_stage([s(0), s(1)], targets(6), {})
+    before = one_stage([s(0), s(1)], targets(6), {})
     left = [w for w in targets(6) if w.key.uid in {"e0", "e2", "e4", "e5"}]  # three of s0, one of s1
-    after = map_stage([s(0), s(1)], left, before)
+    after = one_stage([s(0), s(1)], left, before)
     assert [w.key.uid for w in left if after[w.key] != before[w.key]] == ["e4"]
     assert loads(after) == [2, 2]
 
@@ -79,45 +92,56 @@ def test_among_equals_the_nearest(place: tuple[str, ...], expected: int) -> None
     places = {"s0": ("n0", "z0"), "s1": ("n1", "z1"), "s2": ("n2", "z2")}
     sources = [s(0), s(1), s(2)]
     first = [Wanted(TargetKey("e0", 0), "p", place)]
-    assert map_stage(sources, first, {}, places)[first[0].key] == s(expected)
+    assert one_stage(sources, first, {}, places)[first[0].key] == s(expected)
     busy = [Wanted(TargetKey(f"b{n}", 0), "p") for n in range(3)]
-    later = map_stage(sources, busy + first, {target.key: s(n) for n, target in enumerate(busy)}, places)
+    later = one_stage(sources, busy + first, {target.key: s(n) for n, target in enumerate(busy)}, places)
     assert later[first[0].key] == s(expected)
 
 
 def test_evenness_comes_before_nearness() -> None:
     """Targets near one source are spread over all."""
     near = [Wanted(TargetKey(f"e{n}", 0), "p", ("n0",)) for n in range(4)]
-    routes = map_stage([s(0), s(1)], near, {}, {"s0": ("n0",), "s1": ("n1",)})
+    routes = one_stage([s(0), s(1)], near, {}, {"s0": ("n0",), "s1": ("n1",)})
     assert loads(routes) == [2, 2]
 
 
 def test_what_is_fed_stays_though_another_is_nearer() -> None:
     """A source that appears nearer takes nobody over."""
     target = Wanted(TargetKey("e0", 0), "p", ("n1",))
-    routes = map_stage([s(0), s(1)], [target], {target.key: s(0)}, {"s0": ("n0",), "s1": ("n1",)})
+    routes = one_stage([s(0), s(1)], [target], {target.key: s(0)}, {"s0": ("n0",), "s1": ("n1",)})
     assert routes == {target.key: s(0)}
 
 
 def test_a_bound_of_memory_comes_before_evenness() -> None:
     """A pod with room for one program gets no second; what fits nowhere has no route, and harms nobody."""
     wanted = [Wanted(TargetKey(f"e{n}", 0), f"p{n % 3}", (), 10) for n in range(6)]
-    routes = map_stage([s(0), s(1)], wanted, {}, {}, Room({"s0": 10, "s1": 10}))
+    routes = one_stage([s(0), s(1)], wanted, {}, {}, {"s0": 10, "s1": 10})
     served = {(routes[w.key].uid, w.program) for w in wanted if w.key in routes}
     assert served == {("s0", "p0"), ("s1", "p1")}
     assert [w.key.uid for w in wanted if w.key not in routes] == ["e2", "e5"]
-    assert len(map_stage([s(0), s(1)], wanted, {}, {}, Room({"s0": 10}))) == 6
+    assert len(one_stage([s(0), s(1)], wanted, {}, {}, {"s0": 10})) == 6
 
 
 def test_ranks_of_one_pod_share_its_room() -> None:
     """Room is the pod's, over its ranks and over stages."""
     wanted = [Wanted(TargetKey("e0", 0), "p", (), 10)]
-    room = Room({"s": 15})
-    assert map_stage([SourceKey("s", 0)], wanted, {}, {}, room)
-    assert not map_stage([SourceKey("s", 1)], wanted, {}, {}, room)
+    first, second = map_stages([[SourceKey("s", 0)], [SourceKey("s", 1)]], wanted, {}, {}, {"s": 15})
+    assert first
+    assert not second
+
+
+def test_a_first_replica_in_each_stage_comes_before_a_second_in_one() -> None:
+    """Four ranks of one pod, two a stage, and room for two replicas: spread over the first stage's ranks no engine
+    would have a second stage. With more room they are spread."""
+    wanted = [Wanted(TargetKey(f"e{n}", 0), "p", (), 10) for n in range(2)]
+    stages = [[SourceKey("s", 0), SourceKey("s", 2)], [SourceKey("s", 1), SourceKey("s", 3)]]
+    routes = map_stages(stages, wanted, {}, {}, {"s": 20})
+    assert [loads(of_stage) for of_stage in routes] == [[2], [2]]
+    assert map_stages(stages, wanted, dict(enumerate(routes)), {}, {"s": 20}) == routes
+    assert [loads(of_stage) for of_stage in map_stages(stages, wanted, {}, {}, {"s": 40})] == [[1, 1], [1, 1]]
 
 
 def test_a_stage_without_sources_is_refused() -> None:
     """Nothing is mapped to nobody."""
     with pytest.raises(ValueError, match="without sources"):
-        map_stage([], targets(1), {})
+        one_stage([], targets(1), {})
