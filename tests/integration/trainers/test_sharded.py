@@ -1,12 +1,25 @@
 """Publishes of tensors that are sharded over ranks, in two real processes of a gloo group."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.build import sharded
+from tests.build import sharded, sharded_models
 from tests.build.ranks import Ranks
+from tests.build.small_model import checkpoint
+from tools.world.pod import Pod
+from tools.world.world import World
+from weightsync import names
+from weightsync.arena import Arena, ArenaState
+from weightsync.convert.program import CopyProgram
+from weightsync.convert.replay import Replayer
 
+__all__ = ["checkpoint"]
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "trainers.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"^```python (\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 SECONDS = 20.0  # of a scenario: gloo itself gives up after a minute
 
 
@@ -89,3 +102,58 @@ def test_a_gather_that_fails_is_raised_at_once(ranks: Ranks) -> None:
             "InputRaised: the trainer's input raised RuntimeError: no backend; "
             "while tensor layers.1.weight was gathered from the ranks of its mesh"
         )
+
+
+@pytest.mark.parametrize("kind", ["ddp", "compile", "fsdp2", "tensor_parallel", "fsdp1"])
+def test_the_pages_code_publishes_the_model(ranks: Ranks, kind: str) -> None:
+    """As it stands there, on two ranks: every tensor arrives whole, under the checkpoint's name, in its dtype."""
+    ranks.run(sharded_models.runs_a_block, BLOCKS[kind], seconds=SECONDS)
+
+
+def test_every_block_that_is_said_to_run_does() -> None:
+    """A kind that the page adds is in the list above."""
+    assert set(BLOCKS) == {"ddp", "compile", "fsdp2", "tensor_parallel", "fsdp1"}
+
+
+def parameters(pod: Pod) -> tuple[CopyProgram, bytes]:
+    """What the engine's sealed arena holds, and how it is made."""
+    (path,) = (pod.volume / names.ARENAS).iterdir()
+    with Arena.open(path) as arena:
+        assert arena.header.state == ArenaState.SEALED
+        (program,) = (
+            CopyProgram.load(each)
+            for each in (pod.volume / names.LAYOUTS).glob("*.json")
+            if each.stem == arena.header.program
+        )
+        return program, bytes(arena.view)
+
+
+@pytest.mark.mooncake
+@pytest.mark.timeout(240)
+def test_a_sharded_model_reaches_a_real_engine(ranks: Ranks, checkpoint: Path) -> None:
+    """FSDP2 trains on two ranks, each beside an agent: the engine's arena has the whole tensors' bytes at every step.
+    When one rank's agent dies while all gather, both ranks come to an end, and the engine has a whole version."""
+    with World({"strategy": {"deadlineSeconds": 5}}) as world:
+        trainers = [world.trainer(f"trainer-{rank}") for rank in range(2)]
+        engine = world.engine("engine-0", checkpoint)
+        ranks.run(sharded_models.begins_to_train, [trainer.volume for trainer in trainers], seconds=SECONDS)
+        world.wait_for_engines(1)
+        for _ in range(2):
+            (version, said, wholes), (same, _, _) = ranks.run(sharded_models.trains_and_publishes, seconds=40)
+            assert said == "1 engines, none behind"
+            assert version is not None
+            assert version == same
+            world.wait_for_version(engine, version)
+            program, found = parameters(engine)
+            expected = bytearray(program.layout.nbytes)
+            replayer = Replayer(program, memoryview(expected))
+            for name, whole in wholes.items():
+                replayer.feed(name, whole)
+            replayer.finish()
+            for p in program.layout.parameters:
+                place = slice(p.offset, p.offset + p.nbytes)
+                assert found[place] == expected[place], p.name
+        _, reason = ranks.run(sharded_models.loses_an_agent, trainers[1].agent.pid, seconds=40)
+        assert reason == "AgentUnavailable"
+        assert world.call(engine, "/v1/readback", {})["digestOk"]
+        ranks.run(sharded_models.ends_training, seconds=SECONDS)
