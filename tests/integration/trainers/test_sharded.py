@@ -20,7 +20,7 @@ __all__ = ["checkpoint"]
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "trainers.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```python (\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-SECONDS = 20.0  # of a scenario: gloo itself gives up after a minute
+SECONDS = 40.0  # of a scenario: gloo itself gives up after a minute
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_sharded_model_reaches_a_real_engine(ranks: Ranks, checkpoint: Path) -
         ranks.run(sharded_models.begins_to_train, [trainer.volume for trainer in trainers], seconds=SECONDS)
         world.wait_for_engines(1)
         for _ in range(2):
-            (version, said, wholes), (same, _, _) = ranks.run(sharded_models.trains_and_publishes, seconds=40)
+            (version, said, wholes), (same, _, _) = ranks.run(sharded_models.trains_and_publishes, seconds=60)
             assert said == "1 engines, none behind"
             assert version is not None
             assert version == same
@@ -153,7 +153,7 @@ def test_a_sharded_model_reaches_a_real_engine(ranks: Ranks, checkpoint: Path) -
             for p in program.layout.parameters:
                 place = slice(p.offset, p.offset + p.nbytes)
                 assert found[place] == expected[place], p.name
-        _, reason = ranks.run(sharded_models.loses_an_agent, trainers[1].agent.pid, seconds=40)
+        _, reason = ranks.run(sharded_models.loses_an_agent, trainers[1].agent.pid, seconds=60)
         assert reason == "AgentUnavailable"
         assert world.call(engine, "/v1/readback", {})["digestOk"]
         ranks.run(sharded_models.ends_training, seconds=SECONDS)
