@@ -7,7 +7,7 @@ from weightsync import names
 from weightsync_operator import observe
 from weightsync_operator.kube import paths
 from weightsync_operator.kube.client import METADATA_ONLY, Kube
-from weightsync_operator.kube.errors import Forbidden
+from weightsync_operator.kube.errors import Forbidden, Rewound
 from weightsync_operator.kube.lists import Listed, everything
 from weightsync_operator.observe import NodeSeen, Seen, SliceSeen
 from weightsync_operator.planning.pods import Pod
@@ -46,6 +46,7 @@ class Feed:
         self._gone = gone
         self._missed = missed
         self._relists = Relists(spaced=spaced)
+        self._listed_at = 0
 
     def pod(self, raw: Raw, *, deleted: bool) -> None:
         """A pod was seen."""
@@ -91,7 +92,8 @@ class Feed:
         """List everything anew: the first time, and against events that a broken watch lost.
 
         Returns the namespaces that may not be listed, each with why: what was known of them stays, and nothing is
-        planned there until it may. Of several namespaces one must not stop the others. Raises where none is left.
+        planned there until it may. Of several namespaces one must not stop the others. Raises where none is left, and
+        Rewound where only a start from nothing helps.
         """
         lists: list[_Lists] = []
         closed: dict[str, Forbidden] = {}
@@ -102,6 +104,7 @@ class Feed:
                 closed[space] = error
         if not lists:
             raise next(iter(closed.values()))
+        self._only_forward(lists[-1].pods[0])
         node_changes: list[Change[NodeSeen]] = []
         if self._labels:
             nodes = await everything(kube, paths.nodes(), self._node, accept=METADATA_ONLY)
@@ -120,6 +123,15 @@ class Feed:
         self._nodes(node_changes)
         self._wake_all(seen.uid for seen in self._store.syncs if seen.namespace in opened)
         return closed
+
+    def _only_forward(self, listed_at: int) -> None:
+        """Older is ignored everywhere, by the records here and by kopf's watches: after a restore, all that comes."""
+        if listed_at < self._listed_at:
+            raise Rewound(
+                f"pods were listed as of version {self._listed_at} and are now as of {listed_at}: the API server's "
+                "storage was restored from a backup; starting from nothing"
+            )
+        self._listed_at = listed_at
 
     async def _list(self, kube: Kube, space: str, pod_selector: str) -> "_Lists":
         return _Lists(

@@ -57,16 +57,18 @@ class Reconciler:
         self._memos: dict[str, Memo] = {}
         self._told: dict[str, Told] = {}
 
-    async def run(self, uid: str) -> None:
-        """One pass. Raises KubeError where the API refuses, InputError where nothing can be planned.
+    async def run(self, uid: str) -> bool:
+        """One pass; True where it wrote a new plan.
+
+        Raises KubeError where the API refuses, InputError where nothing can be planned.
 
         What no other try can help is told in the object's status as well.
         """
         seen = self._store.sync(uid)
         if seen is None or seen.deleting or not self._store.whole(seen.namespace):
-            return
+            return False
         try:
-            await self._pass(seen)
+            return await self._pass(seen)
         except ValidationError as error:
             # What pods announce is bounded one by one. What they make together may still be no plan: of a WeightSync
             # whose pods say what nobody could mean no other one may suffer.
@@ -78,7 +80,7 @@ class Reconciler:
                 await self._refuse(seen, error)
             raise
 
-    async def _pass(self, seen: Seen) -> None:
+    async def _pass(self, seen: Seen) -> bool:
         claim, spec = seen.claim, seen.spec
         if claim is None or spec is None:
             raise InputError(f"{seen.problem}: write it anew with a CRD of this release")
@@ -98,6 +100,7 @@ class Reconciler:
         self._metrics.passes.labels("done").inc()
         term = facts.plan.term if facts.plan else 0
         self._metrics.count(seen.namespace, seen.name, wanted.counts, term, wanted.conditions)
+        return bool(todo.create)
 
     def forget(self, seen: Seen) -> None:
         """The WeightSync is gone."""

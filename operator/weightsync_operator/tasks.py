@@ -15,6 +15,8 @@ from weightsync.errors import WeightSyncError
 
 log = structlog.get_logger(__name__)
 
+# Every trainer pod reads each new plan: of a thousand engines that come one by one none needs a plan of its own.
+BETWEEN_PLANS_SECONDS = 1.0
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 30.0
 
@@ -27,10 +29,11 @@ def retry_delay(failures: int) -> float | None:
 
 
 class Tasks:
-    """run: one pass over the WeightSync with that uid; failed: called with the error of each that failed."""
+    """run: one pass over the WeightSync with that uid, True where it wrote a new plan; failed: called with the error
+    of each that failed."""
 
     def __init__(
-        self, run: Callable[[str], Awaitable[None]], failed: Callable[[str, WeightSyncError], None], debounce: float
+        self, run: Callable[[str], Awaitable[bool]], failed: Callable[[str, WeightSyncError], None], debounce: float
     ) -> None:
         self._run = run
         self._failed = failed
@@ -72,16 +75,17 @@ class Tasks:
         self._broken.cancel()
 
     async def _loop(self, uid: str) -> None:
-        waker, failures = self._wakers[uid], 0
+        waker, failures, earliest = self._wakers[uid], 0, 0.0
+        now = asyncio.get_running_loop().time
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(waker.wait(), retry_delay(failures))
-            await asyncio.sleep(self._debounce)
+            await asyncio.sleep(max(self._debounce, earliest - now()))
             waker.clear()
-            self._started[uid] = asyncio.get_running_loop().time()
+            self._started[uid] = now()
             try:
-                await self._run(uid)
-                failures = 0
+                planned = await self._run(uid)
+                failures, earliest = 0, now() + BETWEEN_PLANS_SECONDS if planned else 0.0
             except WeightSyncError as error:
                 failures += 1
                 self._failed(uid, error)

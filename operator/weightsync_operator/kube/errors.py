@@ -49,6 +49,12 @@ class Unavailable(KubeError):
     retryable = True
 
 
+class Rewound(WeightSyncError):
+    """The API server's storage was restored from a backup: what is known is of a future that never came."""
+
+    reason = "KubeRewound"
+
+
 def error_of(what: str, status: int, body: bytes) -> KubeError:
     """The error for a status over 399. what: the call, for the message."""
     answer = _parse(body)

@@ -7,7 +7,7 @@ import pytest
 from tests.build import manifests
 from weightsync_operator.feed import Feed
 from weightsync_operator.kube.client import Json
-from weightsync_operator.kube.errors import Forbidden
+from weightsync_operator.kube.errors import Forbidden, Rewound
 from weightsync_operator.observe import Seen
 from weightsync_operator.store import Store
 
@@ -23,6 +23,7 @@ class Server:
 
     def __init__(self, *closed: str) -> None:
         self.closed = set(closed)
+        self.version = 9
 
     async def get(self, path: str, *_: Any) -> Json:
         namespace, kind = path.split("/")[-2:]
@@ -30,7 +31,7 @@ class Server:
         if kind == "pods" and namespace in self.closed:
             raise Forbidden(f"GET {path}: 403", 403)
         items = [weightsync(namespace)] if kind == "weightsyncs" else []
-        return {"metadata": {"resourceVersion": "9"}, "items": items}
+        return {"metadata": {"resourceVersion": str(self.version)}, "items": items}
 
 
 class Fed:
@@ -84,3 +85,13 @@ async def test_nothing_to_list_is_an_error(namespaces: tuple[str, ...]) -> None:
     with pytest.raises(Forbidden):
         await fed.resync(*namespaces)
     assert not fed.store.synced
+
+
+async def test_a_restored_storage_is_met_from_nothing() -> None:
+    """Its versions began anew: all that came would be older than what is known, and be ignored for hours."""
+    fed = Fed(Server())
+    await fed.resync("a")
+    await fed.resync("a")
+    fed.server.version = 8
+    with pytest.raises(Rewound, match="restored from a backup"):
+        await fed.resync("a")
