@@ -38,7 +38,8 @@ COPY --from=wanted /wanted.txt ./
 RUN /opt/build/bin/pip --python /opt/weightsync/bin/python install \
         --requirement wanted.txt --constraint constraints.txt
 
-# The project alone, as what is laid over the environment of the stage before.
+# The project alone, as what is laid over the environment of the stage before. With its times: compiled files name that
+# of their source, and where it differs every process compiles all of it again.
 FROM packages AS project
 COPY pyproject.toml LICENSE README.md ./
 COPY sdk/ sdk/
@@ -50,7 +51,7 @@ RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels 
     find . -type f | sort > /tmp/before && \
     /opt/build/bin/pip --python bin/python install --no-deps /wheels/*.whl && \
     mkdir /opt/overlay && \
-    find . -type f | sort | comm -13 /tmp/before - | xargs cp --parents --target-directory /opt/overlay
+    find . -type f | sort | comm -13 /tmp/before - | xargs cp --parents --preserve=timestamps --target-directory /opt/overlay
 
 FROM base
 LABEL org.opencontainers.image.title="WeightSync" \

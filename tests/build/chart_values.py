@@ -35,6 +35,7 @@ CASES: dict[str, tuple[Any, str | None, Any]] = {
     "operator.logFormat": ("console", "value: console", "xml"),
     "operator.debounceSeconds": (0.5, 'value: "0.5"', 11),
     "operator.resyncSeconds": (77, 'value: "77"', 1),
+    "operator.startSeconds": (444, "failureThreshold: 222", 3),
     "operator.resources": ({"limits": {"memory": "513Mi"}}, "memory: 513Mi", {"limit": {}}),
     "operator.priorityClassName": ("high", "priorityClassName: high", 7),
     "operator.podAnnotations": ({"note": "here"}, "note: here", {"a": 1}),
@@ -48,6 +49,7 @@ CASES: dict[str, tuple[Any, str | None, Any]] = {
     "agent.injection.mode": ("Enabled", "kind: MutatingAdmissionPolicy", "Always"),
     "agent.injection.logLevel": ("warning", 'value: "warning"', "loud"),
     "agent.injection.enginePort": (31234, '"31234"', 70000),
+    "agent.injection.startSeconds": (333, "failureThreshold: 333", 0),
     "agent.injection.volumeSizeLimit": ("9Gi", 'sizeLimit: "9Gi"', "much"),
     "agent.injection.ipcLock": (True, '"IPC_LOCK"', "yes"),
     "agent.injection.resourceClaims": (

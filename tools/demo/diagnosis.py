@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from tools.demo.errors import DemoError
@@ -13,14 +14,14 @@ LINES = 8
 Json = dict[str, Any]
 
 
-def describe(kubectl: Kubectl) -> str:
-    """The text; what cannot be asked is said so in its place."""
+def describe(kubectl: Kubectl, lines: int = LINES) -> str:
+    """The text, with so many lines of each log; what cannot be asked is said so in its place."""
     parts: list[str] = []
     for title, make in (
         ("WeightSync", _conditions),
         ("pods", _pods),
         ("events", _events),
-        ("logs", _logs),
+        ("logs", partial(_logs, lines=lines)),
     ):
         try:
             parts.append(f"--- {title}\n" + "\n".join(make(kubectl)))
@@ -52,12 +53,12 @@ def _events(kubectl: Kubectl) -> Iterator[str]:
     yield from text.splitlines()[1:][-LINES * 2 :]
 
 
-def _logs(kubectl: Kubectl) -> Iterator[str]:
+def _logs(kubectl: Kubectl, lines: int) -> Iterator[str]:
     for pod in kubectl.get("pods")["items"]:
         name, spec = pod["metadata"]["name"], pod["spec"]
         for container in [*spec.get("initContainers", []), *spec["containers"]]:
             try:
-                text = kubectl("logs", name, "--container", container["name"], f"--tail={LINES}")
+                text = kubectl("logs", name, "--container", container["name"], f"--tail={lines}")
             except DemoError as error:
                 text = str(error)
             yield f"[{name} {container['name']}]"

@@ -44,7 +44,7 @@ class Site:
 
 def prepare(options: Options, root: Path) -> Site:
     """Set everything up, with progress on standard error. Raises SetupError or ClusterError."""
-    programs = {"kubectl": _kubectl(), "helm": helm.executable()}
+    programs = {"kubectl": kubectl(), "helm": helm.executable()}
     if options.kubeconfig is not None:
         prefix, tag = options.image_prefix, options.image_tag
         return Site(
@@ -64,7 +64,7 @@ def prepare(options: Options, root: Path) -> Site:
     return Site(kubeconfig, image=LOCAL_IMAGE, example=LOCAL_BASE, mounts=Mounts(copied, packages), **programs)
 
 
-def _kubectl() -> Path:
+def kubectl() -> Path:
     """The development environment's own, else the one on PATH."""
     beside = Path(sys.executable).with_name("kubectl")
     found = beside if beside.exists() else shutil.which("kubectl")

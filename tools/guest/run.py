@@ -35,6 +35,17 @@ class Job:
 
 def run(job: Job) -> int:
     """The exit status, see __main__. Raises GuestError before anything was booted."""
+    with booted(job) as machines:
+        return _outcome(machines, time.monotonic() + job.seconds, job.seconds)
+
+
+@contextlib.contextmanager
+def booted(job: Job, line: wire.Wire | None = None) -> Iterator[list[Machine]]:
+    """The guests, started; they are killed at the end of the block, whatever they are at.
+
+    line: a wire that is there already; None: one of their own where there are several.
+    Raises GuestError before anything was booted.
+    """
     if not 1 <= job.nodes <= NODES:
         raise GuestError(f"{job.nodes} guests: 1 to {NODES} can be")
     boot = kernel.boot()
@@ -42,7 +53,8 @@ def run(job: Job) -> int:
         out = (job.out or Path(folder) / "out").resolve()
         out.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_ended_by_signals())
-        line = stack.enter_context(wire.Wire(job.nodes, job.mtu)) if job.nodes > 1 else None
+        if line is None and job.nodes > 1:
+            line = stack.enter_context(wire.Wire(job.nodes, job.mtu))
         shape = Shape(job.memory, job.processors, job.mtu, job.accelerator)
         machines = [
             Machine(node, boot, shape=shape, network=_network(line, node), control=Path(folder) / str(node), out=out)
@@ -52,7 +64,7 @@ def run(job: Job) -> int:
             stack.callback(machine.kill)
         for machine in machines:
             machine.start(job.command, job.environment, job.nodes)
-        return _outcome(machines, time.monotonic() + job.seconds, job.seconds)
+        yield machines
 
 
 def _network(line: wire.Wire | None, node: int) -> Network:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +17,8 @@ from tools.guest.errors import GuestError
 BRIDGE = "wire"
 GATEWAY = "10.77.0.254"  # the namespace's own address: programs of the host that run in it are met there
 PREFIX = "weightsync-guest"
+CLONE_NEWNET = 0x40000000  # of linux/sched.h; os has it from Python 3.12 on
+NAMESPACES = Path("/run/netns")  # where `ip netns` keeps them
 
 
 def address(node: int) -> str:
@@ -39,13 +45,13 @@ class Wire:
         _sweep()
         _ip("netns", "add", self.namespace)
         try:
-            self._inside("link", "set", "lo", "up")
-            self._inside("link", "add", BRIDGE, "mtu", str(self._mtu), "type", "bridge")
-            self._inside("addr", "add", f"{GATEWAY}/24", "dev", BRIDGE)
-            self._inside("link", "set", BRIDGE, "up")
+            self.ip("link", "set", "lo", "up")
+            self.ip("link", "add", BRIDGE, "mtu", str(self._mtu), "type", "bridge")
+            self.ip("addr", "add", f"{GATEWAY}/24", "dev", BRIDGE)
+            self.ip("link", "set", BRIDGE, "up")
             for node in range(1, self._nodes + 1):
-                self._inside("tuntap", "add", self.tap(node), "mode", "tap")
-                self._inside("link", "set", self.tap(node), "mtu", str(self._mtu), "master", BRIDGE, "up")
+                self.ip("tuntap", "add", self.tap(node), "mode", "tap")
+                self.ip("link", "set", self.tap(node), "mtu", str(self._mtu), "master", BRIDGE, "up")
         except GuestError:
             _ip("netns", "del", self.namespace)
             raise
@@ -65,7 +71,18 @@ class Wire:
         """Of a command that is to run at the wire."""
         return ("ip", "netns", "exec", self.namespace)
 
-    def _inside(self, *arguments: str) -> None:
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """This thread is at the wire, and what it starts meanwhile: processes and threads."""
+        with Path("/proc/thread-self/ns/net").open("rb") as before, (NAMESPACES / self.namespace).open("rb") as own:
+            _enter(own.fileno())
+            try:
+                yield
+            finally:
+                _enter(before.fileno())
+
+    def ip(self, *arguments: str) -> None:
+        """Run `ip` for this namespace, such as route add ... Raises GuestError with its words."""
         _ip("-n", self.namespace, *arguments)
 
 
@@ -75,6 +92,12 @@ def _sweep() -> None:
         found = re.match(rf"({PREFIX}-(\d+))\b", line)
         if found and not os.path.isdir(f"/proc/{found[2]}"):  # noqa: PTH112 - a name of the kernel's, not a file
             _ip("netns", "del", found[1])
+
+
+def _enter(descriptor: int) -> None:
+    library = ctypes.CDLL(None, use_errno=True)  # os.setns, too, came with 3.12
+    if library.setns(descriptor, CLONE_NEWNET) != 0:
+        raise GuestError(f"the network namespace cannot be entered: {os.strerror(ctypes.get_errno())}")
 
 
 def _ip(*arguments: str) -> str:

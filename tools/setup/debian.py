@@ -40,6 +40,8 @@ GUEST = (
     "rdma-core",
     "util-linux",
 )
+# For those that are the nodes of a cluster: the device plugin's library looks names of PCI devices up.
+GUEST_NODE = (*GUEST, *NODE, "pci.ids")
 ALL = (*TRANSFER, *PYTHON, *NODE, *POLICIES, *IMAGES)
 
 
@@ -83,6 +85,11 @@ def install(packages: Sequence[str] = ALL) -> None:
 def install_guest() -> None:
     """Install what boots guests with a soft-RoCE device."""
     install(GUEST)
+
+
+def install_guest_node() -> None:
+    """Install what boots guests that are the nodes of a cluster."""
+    install(GUEST_NODE)
 
 
 def install_libraries() -> None:

@@ -2,7 +2,8 @@
 
 Modules of their own, each with its committed go.mod and go.sum, because one would mix the gRPC and OpenTelemetry
 releases of etcd, containerd and Kubernetes. Every group below is a cache entry of its own: the integration tests need
-only `etcd` and `kube-apiserver`, and `kube-router` is for tests of NetworkPolicies alone.
+only `etcd` and `kube-apiserver`, `kube-router` is for tests of NetworkPolicies alone, and the device plugin for nodes
+in guests.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ KUBERNETES = "k8s.io/kubernetes"
 CONTAINERD = "github.com/containerd/containerd/v2"
 ETCD = "go.etcd.io/etcd/server/v3"
 POLICIES = "kube-router"
+DEVICE_PLUGIN = "rdma-device-plugin"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ GROUPS = {
             {name: f"{CONTAINERD}/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
         ),
         Group(POLICIES, POLICIES, {POLICIES: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}),
+        # By a module of ours: `go install` refuses one whose go.mod replaces anything.
+        Group(
+            DEVICE_PLUGIN,
+            DEVICE_PLUGIN,
+            {"k8s-rdma-shared-dp": "github.com/Mellanox/k8s-rdma-shared-dev-plugin/cmd/k8s-rdma-shared-dp"},
+        ),
     )
 }
 LIGHT = ("etcd", "kube-apiserver")
@@ -86,6 +94,11 @@ def full() -> dict[str, Path]:
 def policies() -> Path:
     """The program that enforces NetworkPolicies, built where it is not in the cache."""
     return programs((POLICIES,))[POLICIES]
+
+
+def device_plugin() -> dict[str, Path]:
+    """The stock plugin that gives pods shared RDMA devices, built where it is not in the cache."""
+    return programs((DEVICE_PLUGIN,))
 
 
 def programs(groups: tuple[str, ...]) -> dict[str, Path]:

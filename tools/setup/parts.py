@@ -33,6 +33,13 @@ def _binaries() -> None:
     helm.executable()
 
 
+def _guest_cluster() -> None:
+    debian.install_guest_node()
+    go_binaries.full()
+    go_binaries.device_plugin()
+    helm.executable()
+
+
 def _images() -> None:
     from tools.images import build  # noqa: PLC0415 - the images import this package in turn
 
@@ -44,6 +51,7 @@ PARTS: dict[str, tuple[Callable[[], object], str]] = {
     "debian": (debian.install, "Debian packages (as root)"),
     "libraries": (debian.install_libraries, "the shared libraries of Mooncake only (as root, where missing)"),
     "guest": (debian.install_guest, "Debian packages for tests over real verbs in guests (as root)"),
+    "guest-cluster": (_guest_cluster, "Debian packages and programs for guests as nodes of a cluster (as root)"),
     "env": (lambda: environment.prepare(ROOT), "the development environment, linked as .venv"),
     "sglang": (lambda: sglang_env.prepare(ROOT), "SGLang's packages, for the tests of layouts"),
     "oldest": (lambda: oldest_env.prepare(ROOT), "the oldest packages that the sdk allows, for its test"),
@@ -54,8 +62,9 @@ PARTS: dict[str, tuple[Callable[[], object], str]] = {
     "images": (_images, "the images (as root)"),
     "examples-env": (lambda: examples_env.prepare(ROOT), "the packages that the example pods mount (as root)"),
 }
-# What `all` leaves out: parts of other parts, for those who need no more, and what `make rdma-test` alone needs.
-SUBSETS = ("libraries", "guest", "light")
+# What `all` leaves out: parts of other parts, for those who need no more, and what `make rdma-test` and
+# `make rdma-e2e` alone need.
+SUBSETS = ("libraries", "guest", "guest-cluster", "light")
 
 
 def main(arguments: Sequence[str]) -> int:

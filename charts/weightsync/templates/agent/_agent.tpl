@@ -25,7 +25,7 @@ ports:
 startupProbe:
   httpGet: {path: /healthz, port: weightsync}
   periodSeconds: 1
-  failureThreshold: 120
+  failureThreshold: {{ $injection.startSeconds }}
 livenessProbe:
   httpGet: {path: /healthz, port: weightsync}
   periodSeconds: 10
