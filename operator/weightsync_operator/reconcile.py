@@ -60,9 +60,8 @@ class Reconciler:
     async def run(self, uid: str) -> bool:
         """One pass; True where it wrote a new plan.
 
-        Raises KubeError where the API refuses, InputError where nothing can be planned.
-
-        What no other try can help is told in the object's status as well.
+        Raises KubeError where the API refuses, InputError where nothing can be planned: what no other try can help is
+        told in the object's status as well.
         """
         seen = self._store.sync(uid)
         if seen is None or seen.deleting or not self._store.whole(seen.namespace):

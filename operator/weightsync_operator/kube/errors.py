@@ -68,7 +68,8 @@ def error_of(what: str, status: int, body: bytes) -> KubeError:
         HTTPStatus.FORBIDDEN: Forbidden,
         HTTPStatus.TOO_MANY_REQUESTS: Unavailable,
     }
-    later = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    # Somebody's webhook that does not answer is told as an error of the server's own, for as long as it is away.
+    later = status >= HTTPStatus.INTERNAL_SERVER_ERROR and "failed calling webhook" not in message
     return kinds.get(status, Unavailable if later else KubeError)(message, status)
 
 

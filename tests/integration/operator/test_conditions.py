@@ -107,6 +107,33 @@ def test_an_ordered_start_behind_a_closed_gate(operator: Operator, place: Place)
     eventually("cleared", lambda: place.reason("Degraded") == ("False", "AllServed"))
 
 
+def test_a_plan_that_a_quota_refuses(operator: Operator, place: Place) -> None:
+    """The object says so in the API server's words, keeps what it had, and is planned once there is room."""
+    place.weightsync()
+    place.trainer()
+    place.engine("rollout-a")
+    place.served("rollout-a")
+    eventually("old slices are gone", lambda: len(place.slices()) == len(place.head()["slices"]))
+    head, resource = place.head(), "count/weightsyncslices.weightsync.io"
+    path = f"/api/v1/namespaces/{place.namespace}/resourcequotas"
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "few"},
+        "spec": {"hard": {resource: "2"}},
+    }
+    place.api.create(path, quota)
+    status = {"status": {"hard": {resource: "2"}, "used": {resource: "2"}}}  # as its controller would
+    place.api.merge(f"{path}/few/status", status)
+    place.engine("rollout-b")
+    eventually("PlanRefused", lambda: place.reason("Ready") == ("False", "PlanRefused"))
+    assert "exceeded quota: few" in place.condition("PlanReady")["message"]
+    assert place.head() == head
+    place.api.delete(f"{path}/few")
+    place.served("rollout-a", "rollout-b")
+    eventually("well again", lambda: place.reason("Ready")[0] == "True")
+
+
 def test_an_unreadable_announcement(operator: Operator, place: Place) -> None:
     """Whatever stands in the annotation, the operator goes on, and says which pod it is."""
     place.weightsync()

@@ -64,6 +64,12 @@ def test_answers_become_errors(status: int, reason: str, kind: type[errors.KubeE
     assert str(error) == f"GET /x: {status} its words"
 
 
+def test_a_webhook_that_is_away_is_a_refusal() -> None:
+    """Nobody would learn of it else: a server that is busy is waited for in silence."""
+    body = b'{"reason": "InternalError", "message": "Internal error: failed calling webhook \\"x.example\\": refused"}'
+    assert not errors.error_of("POST /x", 500, body).retryable
+
+
 def test_an_answer_that_is_no_status_is_quoted() -> None:
     """A proxy's page is shown, shortened."""
     assert str(errors.error_of("GET /x", 502, b"<html>bad gateway")) == "GET /x: 502 <html>bad gateway"
