@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import structlog
+
 from weightsync import names
 from weightsync_operator import observe
 from weightsync_operator.kube import paths
@@ -14,6 +16,8 @@ from weightsync_operator.planning.pods import Pod
 from weightsync_operator.relists import Relists
 from weightsync_operator.shelf import Change
 from weightsync_operator.store import Store
+
+log = structlog.get_logger(__name__)
 
 Raw = dict[str, Any]
 
@@ -105,10 +109,7 @@ class Feed:
         if not lists:
             raise next(iter(closed.values()))
         self._only_forward(lists[-1].pods[0])
-        node_changes: list[Change[NodeSeen]] = []
-        if self._labels:
-            nodes = await everything(kube, paths.nodes(), self._node, accept=METADATA_ONLY)
-            node_changes = self._store.nodes.replace(*nodes)
+        node_changes = await self._places(kube)
         opened, self._store.closed = self._store.closed - closed.keys(), frozenset(closed)
         # All into the store before anyone is woken.
         changes = [self._replace(each) for each in lists]
@@ -123,6 +124,16 @@ class Feed:
         self._nodes(node_changes)
         self._wake_all(seen.uid for seen in self._store.syncs if seen.namespace in opened)
         return closed
+
+    async def _places(self, kube: Kube) -> list[Change[NodeSeen]]:
+        if not self._labels:
+            return []
+        try:
+            return self._store.nodes.replace(*await everything(kube, paths.nodes(), self._node, accept=METADATA_ONLY))
+        except Forbidden as error:
+            # Nearness decides among equals alone: without it every engine is fed all the same.
+            log.warning("nodes may not be listed: where pods are counts for nothing", error=str(error))
+            return []
 
     def _only_forward(self, listed_at: int) -> None:
         """Older is ignored everywhere, by the records here and by kopf's watches: after a restore, all that comes."""

@@ -27,6 +27,8 @@ class Server:
 
     async def get(self, path: str, *_: Any) -> Json:
         namespace, kind = path.split("/")[-2:]
+        if kind == "nodes":
+            raise Forbidden(f"GET {path}: 403", 403)
         # Pods alone, to be sure that a part of a namespace is none.
         if kind == "pods" and namespace in self.closed:
             raise Forbidden(f"GET {path}: 403", 403)
@@ -37,13 +39,15 @@ class Server:
 class Fed:
     """A feed, whom it woke, and which kinds it wants listed anew."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *labels: str) -> None:
         self.server: Any = server
         self.store = Store()
         self.woken: list[str] = []
         self.gone: list[Seen] = []
         self.missed: list[str] = []
-        self.feed = Feed(self.store, self.woken.append, self.gone.append, missed=self.missed.append, spaced=True)
+        self.feed = Feed(
+            self.store, self.woken.append, self.gone.append, labels, missed=self.missed.append, spaced=True
+        )
 
     async def resync(self, *namespaces: str) -> dict[str, Forbidden]:
         self.woken.clear()
@@ -95,3 +99,11 @@ async def test_a_restored_storage_is_met_from_nothing() -> None:
     fed.server.version = 8
     with pytest.raises(Rewound, match="restored from a backup"):
         await fed.resync("a")
+
+
+async def test_nodes_that_may_not_be_listed_stop_nobody() -> None:
+    """A role that is missing, as after a rollback of the chart: places are a hint."""
+    fed = Fed(Server(), "kubernetes.io/hostname")
+    await fed.resync("a")
+    assert fed.woken == ["uid-a"]
+    assert fed.store.places() == {}
