@@ -97,6 +97,8 @@ def test_what_is_an_amount_is_taken(chart: Helm, amount: str) -> None:
         pytest.param("agent.injection.env.POD_UID", "x", id="what the agent knows itself by"),
         pytest.param("agent.injection.env.WEIGHTSYNC_ROLE", "engine", id="what the pod's label says"),
         pytest.param("operator.podLabels.app\\.kubernetes\\.io/name", "x", id="what the Deployment selects by"),
+        pytest.param("operator.podSelector", "a=b=c", id="no selector"),
+        pytest.param("operator.podSelector", "tier in rl", id="a selector without its brackets"),
         pytest.param("operator.topologyLabels", "{a,b,c,d,e,f,g,h,i}", id="more labels than plans carry"),
     ],
 )
@@ -106,6 +108,23 @@ def test_what_would_break_later_is_refused_now(chart: Helm, path: str, value: st
     where = "/" + "/".join(path.split(".")[:2])
     assert done.returncode != 0
     assert f"- at '{where}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "weightsync.io/inject",
+        "!old",
+        "app=rollout, tier!=a,x==y",
+        "a in (b, c),d notin (e)",
+        "generation>3",
+        "empty=",
+    ],
+)
+def test_a_selector_is_taken(chart: Helm, selector: str) -> None:
+    """In any of the forms that the API server reads."""
+    text = chart.text(f"--set-json=operator.podSelector={json.dumps(selector)}")
+    assert f"WEIGHTSYNC_OPERATOR_POD_SELECTOR, value: {json.dumps(selector)}" in text
 
 
 @pytest.mark.parametrize("repository", ["weightsync", "registry:5000/team/weight-sync", "ghcr.io/a/b_c.d"])

@@ -6,8 +6,10 @@ a Lease, and takes an API server that does not answer for the end instead of a m
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import Any
 
 from kubernetes.aio.client import ApiException
 from kubernetes.aio.leaderelection import leaderelection
@@ -22,6 +24,9 @@ from weightsync_operator.kube.errors import KubeError, NotFound, Unavailable
 DURATION_SECONDS = 15
 RENEW_SECONDS = 10
 RETRY_SECONDS = 2
+# A try is a look and a renewal. The last one may begin RENEW_SECONDS after the last that succeeded: it must end before
+# others take the Lease.
+CALL_SECONDS = 2.4
 
 Got = tuple[bool, LeaderElectionRecord] | tuple[bool, Exception] | tuple[bool, None]
 
@@ -53,6 +58,15 @@ def _utc(text: str | None) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+async def _soon(call: Coroutine[Any, Any, Json]) -> Json:
+    """Its answer. Raises Unavailable where there is none for CALL_SECONDS, and what the call raises."""
+    try:
+        async with asyncio.timeout(CALL_SECONDS):
+            return await call
+    except TimeoutError as error:
+        raise Unavailable(f"the API server says nothing of the Lease for {CALL_SECONDS} s") from error
+
+
 class Lock(BaseLock):
     """What the election asks for; a call that fails is a failed try."""
 
@@ -64,7 +78,7 @@ class Lock(BaseLock):
     async def get(self, name: str, namespace: str) -> Got:
         """The record, or an ApiException of which the election reads status 404 as: create it."""
         try:
-            self._seen = await self._kube.get(paths.lease(namespace, name))
+            self._seen = await _soon(self._kube.get(paths.lease(namespace, name)))
         except NotFound as error:
             body = json.dumps({"code": HTTPStatus.NOT_FOUND})
             return False, ApiException(status=HTTPStatus.NOT_FOUND, reason=str(error), body=body)
@@ -81,7 +95,7 @@ class Lock(BaseLock):
             "spec": spec_of(election_record, 0),
         }
         try:
-            self._seen = await self._kube.create(paths.leases(namespace), body)
+            self._seen = await _soon(self._kube.create(paths.leases(namespace), body))
         except KubeError:
             return False
         return True
@@ -102,7 +116,7 @@ class Lock(BaseLock):
 
     async def _replace(self, body: Json) -> bool:
         try:
-            self._seen = await self._kube.replace(paths.lease(self.namespace, self.name), body)
+            self._seen = await _soon(self._kube.replace(paths.lease(self.namespace, self.name), body))
         except KubeError:
             return False
         return True
