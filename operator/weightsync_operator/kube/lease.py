@@ -24,7 +24,7 @@ from weightsync_operator.kube.errors import KubeError, NotFound, Unavailable
 DURATION_SECONDS = 15
 RENEW_SECONDS = 10
 RETRY_SECONDS = 2
-# A try is a look and a renewal. The last one may begin RENEW_SECONDS after the last that succeeded: it must end before
+# A try is a look and a renewal. The last one may begin RENEW_SECONDS after one that succeeded, and must end before
 # others take the Lease.
 CALL_SECONDS = 2.4
 
