@@ -63,11 +63,16 @@ class Causal(nn.Module):
         return self.lm_head(x)
 
 
-def runs_a_block(rank: int, folder: Path, code: str) -> None:
-    """The page's code, twice, into an engine in bfloat16; then the model is as it says it is."""
+def runs_a_block(rank: int, folder: Path, code: str, tied: bool) -> None:
+    """The page's code, and its last line once more, into an engine in bfloat16.
+
+    tied: the checkpoint has no head of its own.
+    """
     torch.manual_seed(1)
     model = Causal()
-    wholes = {name: tensor.bfloat16() for name, tensor in model.state_dict().items()}
+    if tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    wholes = {name: tensor.bfloat16() for name, tensor in model.named_parameters()}
     with (
         FakeAgent(folder, [program(wholes)], bucket_bytes=LIMIT) as agent,
         Publisher(0, 1, directory=folder, timeout=10) as publisher,

@@ -20,8 +20,8 @@ TORCH = frozenset(
     f"weightsync.{name}"
     for name in (
         "convert.engine_replica", "convert.fallback", "convert.gather", "convert.given", "convert.lanes",
-        "convert.portion", "convert.queueing", "convert.replay", "convert.sharing", "convert.trace", "convert.verify",
-        "hook.weightsync_hook", "replicas.replica", "replicas.sglang",
+        "convert.portion", "convert.queueing", "convert.replay", "convert.sharing", "convert.ties", "convert.trace",
+        "convert.verify", "hook.weightsync_hook", "replicas.replica", "replicas.sglang",
     )
 )  # fmt: skip
 

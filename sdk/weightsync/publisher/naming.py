@@ -34,6 +34,10 @@ class GivenNames:
         """The checkpoint's names, in the order in which they came, each once."""
         return tuple(self._given)
 
+    def is_known(self, name: str) -> bool:
+        """Whether the checkpoint has a tensor, or several, that a given name may mean."""
+        return self._knows(name) or any(map(self._knows, unwrapped(name)))
+
     def take(self, name: str) -> str:
         """The checkpoint's name for a given one; the same where the checkpoint has none for it.
 

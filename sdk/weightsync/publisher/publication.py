@@ -6,7 +6,7 @@ where it is sharded over ranks. One rank that stopped would leave the others wai
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,8 +76,8 @@ class Publication:
     """The steps in order: begin(), take() for each pair, agree(), settle(), then end() or interrupted(); failure
     says what went wrong.
 
-    before: the names of the publish before, None where there was none. kept: all tensors stay as they are until
-    settle() returns.
+    before: the names of the publish before, None where there was none. kept: the state dict that is given, where its
+    tensors stay as they are until settle() returns.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Publication:
         open_replicas: OpenReplicas,
         before: frozenset[str] | None,
         *,
-        kept: bool = False,
+        kept: Mapping[str, Any] | None = None,
     ) -> None:
         self.id = ""
         self.version = ""
@@ -140,10 +140,21 @@ class Publication:
             with self._copying():
                 name, tensor = _named(whole)
                 self.names.append(name)
+                if self._fillings and self._is_tied(name):
+                    return
                 meant = self._given.take(name)
                 for filling in self._fillings:
                     # What was gathered is let go of here: to keep all of it would be to keep the model.
-                    filling.take(meant, tensor, kept=self._kept and whole is pair)
+                    filling.take(meant, tensor, kept=self._kept is not None and whole is pair)
+
+    def _is_tied(self, name: str) -> bool:
+        """Whether the checkpoint lacks the name, and has the tensor under another one of the same state dict."""
+        if self._kept is None or self._given.is_known(name):
+            return False
+        from weightsync.convert.ties import are_tied  # noqa: PLC0415 - torch comes with the first publish
+
+        tensor = self._kept.get(name)
+        return any(are_tied(tensor, other) for key, other in self._kept.items() if self._given.is_known(key))
 
     def _whole(self, pair: object) -> object:
         """The pair, its tensor gathered where it is sharded over ranks."""

@@ -106,7 +106,7 @@ class Publisher:
         with self._publishing:
             self._sequence += 1
             # These hold their tensors; other mappings, and subclasses, may make them anew when asked.
-            kept = type(tensors) in (dict, OrderedDict)
+            kept = tensors if isinstance(tensors, dict) and type(tensors) in (dict, OrderedDict) else None
             publication = Publication(self._link, self._sender, self._open, self._names, kept=kept)
             self._latest = publication
             self._begin(publication, label)

@@ -104,10 +104,17 @@ def test_a_gather_that_fails_is_raised_at_once(ranks: Ranks) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["ddp", "compile", "fsdp2", "tensor_parallel", "fsdp1"])
-def test_the_pages_code_publishes_the_model(ranks: Ranks, kind: str) -> None:
-    """As it stands there, on two ranks: every tensor arrives whole, under the checkpoint's name, in its dtype."""
-    ranks.run(sharded_models.runs_a_block, BLOCKS[kind], seconds=SECONDS)
+@pytest.mark.parametrize(
+    ("kind", "tied"),
+    [
+        *((kind, False) for kind in ("ddp", "compile", "fsdp2", "tensor_parallel", "fsdp1")),
+        *((kind, True) for kind in ("ddp", "compile", "fsdp2", "tensor_parallel")),
+    ],
+)
+def test_the_pages_code_publishes_the_model(ranks: Ranks, kind: str, tied: bool) -> None:
+    """As it stands there, on two ranks: every tensor arrives whole, under the checkpoint's name, in its dtype; also
+    where the embeddings are tied to the head."""
+    ranks.run(sharded_models.runs_a_block, BLOCKS[kind], tied, seconds=SECONDS)
 
 
 def test_every_block_that_is_said_to_run_does() -> None:

@@ -227,6 +227,40 @@ def test_names_that_a_wrapper_changed_are_the_checkpoints(
     assert agent.published[0].names == tuple(SHAPES)
 
 
+def test_a_tied_tensor_may_stand_in_a_state_dict_under_a_name_that_the_checkpoint_lacks(
+    agent: FakeAgent, publisher: Publisher
+) -> None:
+    """As `lm_head.weight` does in state dicts of models with tied embeddings; before or after the other name."""
+    for first in (True, False):
+        tensors = state()
+        tie = {"lm_head.weight": tensors["embed.weight"].detach()}
+        publisher.publish({**tie, **tensors} if first else {**tensors, **tie}).raise_on_failure(10)
+        assert agent.published[-1].parameter("embed.weight") == bfloat16(tensors["embed.weight"])
+    assert agent.published[0].names == tuple(SHAPES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda t: t.clone(), id="equal, in another memory"),
+        pytest.param(lambda t: t.view(48, 64), id="another shape of the same memory"),
+        pytest.param(lambda t: t.view(torch.int32), id="another dtype of the same memory"),
+        pytest.param(lambda t: t.to("meta"), id="without memory"),
+        pytest.param(lambda t: 3, id="no tensor"),
+    ],
+)
+def test_what_is_not_tied_needs_a_name_of_the_checkpoint(
+    publisher: Publisher, other: Callable[[torch.Tensor], Any]
+) -> None:
+    """It is refused by its name, as it always is from a generator, which may use a memory for one tensor after the
+    other."""
+    tensors = state()
+    wrong = {**tensors, "lm_head.weight": other(tensors["embed.weight"])}
+    assert "lm_head.weight is not in the copy program" in publisher.publish(wrong).outcome(10).message
+    tied = {**tensors, "lm_head.weight": tensors["embed.weight"]}
+    assert "lm_head.weight is not in the copy program" in publisher.publish(iter(tied.items())).outcome(10).message
+
+
 # --- what goes wrong ---
 
 # Where the agent can fail; names are asked for in a first publish only.
