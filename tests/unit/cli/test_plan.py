@@ -1,5 +1,6 @@
 """The command `weightsync plan`, run as a user runs it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -44,3 +45,14 @@ def test_a_path_that_reads_like_markup_is_shown(tmp_path: Path) -> None:
     inventory = tmp_path / "[/red]" / "agents.yaml"
     done = run("--inventory", str(inventory), "--out", str(tmp_path / "plan.json"))
     assert done.stderr == f"error: {inventory}: cannot be read: No such file or directory\n"
+
+
+def test_what_was_planned_as_json(tmp_path: Path) -> None:
+    """One line, and nothing else: why there is no plan, by whom."""
+    inventory = tmp_path / "agents.yaml"
+    inventory.write_text("agents: [{uid: t0, address: '127.0.0.1:1', role: trainer}]", encoding="utf-8")
+    done = run("--inventory", str(inventory), "--out", str(tmp_path / "plan.json"), "-o", "json")
+    assert done.returncode == 1
+    said = json.loads(done.stdout)
+    assert (said["plan"], said["written"], said["engines"], list(said["silent"])) == (None, False, [], ["t0"])
+    assert said["sources"][0]["reason"] == "SourcesNotReady"
