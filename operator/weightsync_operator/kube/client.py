@@ -10,6 +10,7 @@ import aiohttp
 import kopf
 from kubernetes.aio import client, config
 
+from weightsync import names
 from weightsync.errors import InputError
 from weightsync_operator.kube.errors import Unavailable, error_of
 
@@ -31,6 +32,8 @@ class Kube:
     def __init__(self, configuration: client.Configuration) -> None:
         self.configuration = configuration
         self.api = client.ApiClient(configuration)
+        # By this audit logs and the server's flow control know us; the library's own name is that of any program.
+        self.api.user_agent = f"weightsync-operator/{names.VERSION}"
         self._timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS, connect=CONNECT_SECONDS)
 
     @classmethod
