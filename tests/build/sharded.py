@@ -274,3 +274,17 @@ def another_order(rank: int, folder: Path) -> str:
         publisher.publish(given).raise_on_failure(10)
         arrived(agent, wholes)
         return message
+
+
+def one_replica_publishes(rank: int, folder: Path) -> None:
+    """Rank 1 holds the other replica, and does not call publish()."""
+    both = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    wholes = {"weight": full((8, 8), 1)}
+    given = {"weight": placed(wholes["weight"], Replicate(), Shard(0), on=both)}
+    if rank == 0:
+        with (
+            FakeAgent(folder, [program(wholes)]) as agent,
+            Publisher(0, 1, directory=folder, timeout=10) as publisher,
+        ):
+            publisher.publish(given).raise_on_failure(10)
+            arrived(agent, wholes)

@@ -5,16 +5,29 @@ from typing import cast
 import torch
 import xxhash
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from weightsync.errors import InputError
+
+
+class _Walk:
+    """What was gathered over one mesh so far, and along which of its dimensions ranks met for it."""
+
+    def __init__(self) -> None:
+        self.digest = xxhash.xxh3_128()
+        self.along: set[int] = set()
+
+    def add(self, name: str, tensor: DTensor) -> None:
+        """One more."""
+        self.digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.placements}\n".encode())
+        self.along.update(d for d, placement in enumerate(tensor.placements) if not placement.is_replicate())
 
 
 class Gathers:
     """The gathers of one publish. All ranks of a mesh must do the same ones in the same order, then agree()."""
 
     def __init__(self) -> None:
-        self._walks: dict[DeviceMesh, xxhash.xxh3_128] = {}
+        self._walks: dict[DeviceMesh, _Walk] = {}
 
     def whole(self, name: str, tensor: object) -> object:
         """The whole of a DTensor; anything else as it is, and so a DTensor of a mesh that this rank is no part of.
@@ -24,9 +37,7 @@ class Gathers:
         """
         if not isinstance(tensor, DTensor) or tensor.device_mesh.get_coordinate() is None:
             return tensor
-        mesh = tensor.device_mesh
-        walk = self._walks.setdefault(mesh, xxhash.xxh3_128())
-        walk.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {tensor.placements}\n".encode())
+        self._walks.setdefault(tensor.device_mesh, _Walk()).add(name, tensor)
         return gathered(tensor)
 
     def agree(self) -> None:
@@ -36,9 +47,12 @@ class Gathers:
         are put together without an error. Raises InputError on all ranks of a mesh on which that happened.
         """
         for mesh, walk in self._walks.items():
-            halves = (int.from_bytes(half, "little", signed=True) for half in (walk.digest()[:8], walk.digest()[8:]))
-            mine = torch.tensor([list(halves)], dtype=torch.int64, device=mesh.device_type)
-            all_ranks = gathered(DTensor.from_local(mine, mesh, [Shard(0)] * mesh.ndim)).tolist()
+            digest = walk.digest.digest()
+            halves = [int.from_bytes(half, "little", signed=True) for half in (digest[:8], digest[8:])]
+            mine = torch.tensor([halves], dtype=torch.int64, device=mesh.device_type)
+            # Replicas that meet for no shard need not meet for this: they may not publish at all.
+            placements = [Shard(0) if d in walk.along else Replicate() for d in range(mesh.ndim)]
+            all_ranks = gathered(DTensor.from_local(mine, mesh, placements)).tolist()
             if any(row != all_ranks[0] for row in all_ranks):
                 raise InputError(
                     f"the {len(all_ranks)} ranks that share sharded tensors gave publish() different ones, or in "

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weightsync.errors import InputError, WeightSyncError
+from weightsync.publisher.intake import Intake
 from weightsync.publisher.link import Link
-from weightsync.publisher.naming import GivenNames
 from weightsync.publisher.replicas import OpenReplica, OpenReplicas
 from weightsync.publisher.sender import Reports, Sender
 from weightsync.wire.local import (
@@ -27,7 +27,6 @@ from weightsync.wire.local import (
 )
 
 if TYPE_CHECKING:
-    from weightsync.convert.gather import Gathers
     from weightsync.convert.replay import Replayer
 
 log = logging.getLogger(__name__)
@@ -93,20 +92,22 @@ class Publication:
         self.version = ""
         self.failure: WeightSyncError | None = None
         self.unexpected: BaseException | None = None
-        self.names: list[str] = []
         self._link = link
         self._sender = sender
         self._open = open_replicas
         self._before = before
-        self._kept = kept
         self._reports: Reports | None = None
         self._fillings: list[_Filling] = []
-        self._given = GivenNames(self._knows)
-        self._gathers: Gathers | None = None
+        self._intake = Intake(self._knows, kept)
         self._seconds = 0.0
 
     def _knows(self, name: str) -> bool:
         return any(filling.replayer.knows(name) for filling in self._fillings)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tensors, as they were given."""
+        return self._intake.names
 
     @property
     def progress(self) -> Progress:
@@ -135,49 +136,22 @@ class Publication:
 
         Raises what a gather raises: it is the input's, and no rank knows how far the others are.
         """
-        whole = self._whole(pair)
+        whole = self._intake.whole(pair)
         if not self._stopped():
             with self._copying():
-                name, tensor = _named(whole)
-                self.names.append(name)
-                if self._fillings and self._is_tied(name):
-                    return
-                meant = self._given.take(name)
-                for filling in self._fillings:
+                name, tensor = self._intake.named(whole)
+                if self._fillings and (meant := self._intake.meaning(name)) is not None:
                     # What was gathered is let go of here: to keep all of it would be to keep the model.
-                    filling.take(meant, tensor, kept=self._kept is not None and whole is pair)
-
-    def _is_tied(self, name: str) -> bool:
-        """Whether the checkpoint lacks the name, and has the tensor under another one of the same state dict."""
-        if self._kept is None or self._given.is_known(name):
-            return False
-        from weightsync.convert.ties import are_tied  # noqa: PLC0415 - torch comes with the first publish
-
-        tensor = self._kept.get(name)
-        return any(are_tied(tensor, other) for key, other in self._kept.items() if self._given.is_known(key))
-
-    def _whole(self, pair: object) -> object:
-        """The pair, its tensor gathered where it is sharded over ranks."""
-        if not isinstance(pair, tuple | list) or len(pair) != 2 or not hasattr(pair[1], "full_tensor"):
-            return pair
-        if self._gathers is None:
-            from weightsync.convert.gather import Gathers  # noqa: PLC0415 - torch comes with the first publish
-
-            self._gathers = Gathers()
-        name, tensor = pair
-        try:
-            return name, self._gathers.whole(name, tensor)
-        except BaseException as error:
-            error.add_note(f"while tensor {name} was gathered from the ranks of its mesh")
-            raise
+                    kept = self._intake.kept is not None and whole is pair
+                    for filling in self._fillings:
+                        filling.take(meant, tensor, kept=kept)
 
     def agree(self) -> None:
         """The input is exhausted: compare with the other ranks what was gathered. Raises as take()."""
-        if self._gathers is not None:
-            try:
-                self._gathers.agree()
-            except InputError as error:
-                self.fail(error)
+        try:
+            self._intake.agree()
+        except InputError as error:
+            self.fail(error)
 
     def settle(self) -> None:
         """Wait for all that was taken to be copied: the tensors may change when it returns."""
@@ -240,7 +214,7 @@ class Publication:
         self._seconds += time.perf_counter() - began
         if not all(filling.known for filling in self._fillings):
             reply = self._link.post(
-                f"/v1/publishes/{self.id}/names", NamesReport(names=self._given.meant), NamesReply
+                f"/v1/publishes/{self.id}/names", NamesReport(names=self._intake.meant), NamesReply
             )
             self._report_whole({replica.arena_path: replica for replica in reply.replicas})
         if self._reports is not None:
@@ -295,15 +269,6 @@ class Publication:
             self._link.tell(f"/v1/publishes/{self.id}/failed", body, timeout=LAST_WORDS)
         except WeightSyncError as error:
             log.warning("the agent could not be told that publish %s failed: %s", self.id, error)
-
-
-def _named(pair: object) -> tuple[str, Any]:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InputError(f"the input yielded a {type(pair).__name__}: yield (name, tensor) pairs")
-    name, tensor = pair
-    if not isinstance(name, str):
-        raise InputError(f"the input yielded {name!r} as a name: yield the checkpoint's names as strings")
-    return name, tensor
 
 
 def _few(names: list[str]) -> str:

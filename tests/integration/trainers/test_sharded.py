@@ -48,6 +48,11 @@ def test_a_stage_gathers_on_its_own_mesh(ranks: Ranks) -> None:
     ranks.run(sharded.publishes_stages, seconds=SECONDS)
 
 
+def test_a_replica_of_the_shards_publishes_alone(ranks: Ranks) -> None:
+    """Nobody is waited for but those whose shards are needed."""
+    ranks.run(sharded.one_replica_publishes, seconds=SECONDS)
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_no_gathered_tensor_is_kept(ranks: Ranks, threads: int) -> None:
     """Each is let go of before the next one is made (gloo's thread may hold the last one a moment longer), though a
