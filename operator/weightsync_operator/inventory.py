@@ -90,7 +90,7 @@ def draft(inventory: Inventory, heard: dict[str, Announcement], previous: Plan |
     )
     # The term of a plan file is ignored: its coordinator takes one by itself.
     plan = compose(wish, trainers, engines.members, previous, now=0)
-    engines = engines.without(left_out(trainers, engines.members, plan))
+    engines = engines.without(left_out(engines.members, plan))
     return Draft(plan=plan, trainers=trainers, engines=engines)
 
 

@@ -168,7 +168,7 @@ class Reconciler:
         wish = _wish(seen.key, spec, changed=changed)
         now, places = milliseconds(self._clock()), self._store.places()
         plan = compose(wish, trainers, engines.members, published.plan, now, places=places, memo=memo)
-        engines = engines.without(left_out(trainers, engines.members, plan))
+        engines = engines.without(left_out(engines.members, plan))
         slices = self._cut(seen, plan, published)
         report = report_in_force(owned, plan)
         rollout = describe(claim.rollout)

@@ -25,5 +25,5 @@ def facts(
     plan = planned(trainers, engines)
     owned = Owned(tuple(trainers), tuple(engines), contests, both)
     sources, found = gathered(trainers), judged(engines)
-    found = found.without(left_out(sources, found.members, plan))
+    found = found.without(left_out(found.members, plan))
     return Facts(1, suspend, "app=rollout", owned, sources, found, plan, report)

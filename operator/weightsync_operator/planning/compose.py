@@ -90,9 +90,9 @@ def _content(plan: Plan) -> tuple[object, ...]:
     return (plan.term, plan.coordinator, wish, by_uid, by_leader)
 
 
-def left_out(sources: Sources, members: Sequence[Member], plan: Plan | None) -> list[Outsider]:
+def left_out(members: Sequence[Member], plan: Plan | None) -> list[Outsider]:
     """Members for whose replicas no source had room: the plan lacks them."""
-    if not sources.usable or plan is None:
+    if plan is None or not _feeds_all(plan.sources):
         return []
     planned = {engine.leader for engine in plan.engines}
     return [

@@ -6,7 +6,7 @@ import pytest
 
 from tests.build.pods import OTHER_LAYOUT, engine, gathered, judged, planned, source_rank, told, trainer
 from weightsync.plan import Plan, Relay, Strategy, Transfer
-from weightsync_operator.planning.compose import Wish, compose
+from weightsync_operator.planning.compose import Wish, compose, left_out
 from weightsync_operator.planning.pods import Pod
 
 T0, T1 = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
@@ -114,6 +114,18 @@ def test_engines_come_and_go_without_the_trainer() -> None:
         assert made(planned(away, fresh, second)).generation == second.generation
         back = made(planned(two, fresh, second))
         assert (back.term, back.engines) == (first.term, second.engines)
+
+
+def test_who_fits_nowhere_is_named_without_the_trainer_too() -> None:
+    """As with it: an engine that is in no plan and in no sentence would be a riddle."""
+    source = told(trainer("a", source_rank(0)), room_bytes=10)
+    small = told(engine("x"), replica_bytes=10)
+    first = made(planned([source], [small]))
+    other = told(engine("y", layout=OTHER_LAYOUT), replica_bytes=10, checkpoint="c" * 32)
+    members = judged([told(small, checkpoint="c" * 32), other]).members
+    second = made(compose(Wish(name="default/policy"), gathered([told(source, ready=False)]), members, first, 0))
+    assert [each.name for each in second.engines] == ["x"]
+    assert [each.engine for each in left_out(members, second)] == ["y"]
 
 
 def test_a_plan_whose_sources_were_lost_stays() -> None:
