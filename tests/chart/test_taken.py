@@ -95,3 +95,12 @@ def test_what_the_documentation_types_is_right(chart: Helm, page: str, words: li
               if "--set" in flag or flag == "--api-versions"]  # fmt: skip
     done = chart.run("template", "weightsync", str(CHART), *values)
     assert done.returncode == 0, f"{page}: {' '.join(words)}: {done.stderr}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples/kubernetes").glob("*/values.yaml")), ids=lambda path: path.parent.name
+)
+def test_the_values_of_an_example_are_right(chart: Helm, path: Path) -> None:
+    """The chart takes them."""
+    done = chart.run("template", "weightsync", str(CHART), f"--values={path}", VALUES[0], VALUES[2])
+    assert done.returncode == 0, done.stderr

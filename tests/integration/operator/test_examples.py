@@ -52,7 +52,7 @@ def pods(name: str) -> dict[str, Any]:
     return {name: template["spec"] for name, template in made.items() if template is not None}
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in EXAMPLES.glob("*/kustomization.yaml")))
 def test_the_server_takes_an_example_as_it_stands(api: Api, name: str) -> None:
     """Every object of it, checked strictly."""
     documents = built(name)
@@ -67,6 +67,14 @@ def test_the_server_takes_an_example_as_it_stands(api: Api, name: str) -> None:
         path = PATHS[f"{each['apiVersion']}/{each['kind']}"].format("default")
         answer = api.call("POST", f"{path}?dryRun=All&fieldValidation=Strict", each)
         assert answer.status == 201, f"{each['kind']} {each['metadata']['name']}: {answer.message}"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/weightsync.yaml")), ids=lambda path: path.parent.name)
+def test_the_server_takes_every_weightsync(api: Api, path: Path) -> None:
+    """Also of a folder that is no kustomization, but values of the chart and a WeightSync."""
+    made = yaml.safe_load(path.read_text(encoding="utf-8"))
+    answer = api.call("POST", f"{GROUP}/namespaces/default/weightsyncs?dryRun=All&fieldValidation=Strict", made)
+    assert answer.status == 201, answer.message
 
 
 def test_an_engines_programs_are_made_by_its_own_sglang_before_it_starts() -> None:
