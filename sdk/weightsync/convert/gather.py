@@ -46,19 +46,25 @@ class Gathers:
         Two ranks in different orders take part in one another's collectives, and shards of two tensors of one shape
         are put together without an error. Raises InputError on all ranks of a mesh on which that happened.
         """
-        for mesh, walk in self._walks.items():
-            digest = walk.digest.digest()
-            halves = [int.from_bytes(half, "little", signed=True) for half in (digest[:8], digest[8:])]
-            mine = torch.tensor([halves], dtype=torch.int64, device=mesh.device_type)
-            # Replicas that meet for no shard need not meet for this: they may not publish at all.
-            placements = [Shard(0) if d in walk.along else Replicate() for d in range(mesh.ndim)]
-            all_ranks = gathered(DTensor.from_local(mine, mesh, placements)).tolist()
-            if any(row != all_ranks[0] for row in all_ranks):
-                raise InputError(
-                    f"the {len(all_ranks)} ranks that share sharded tensors gave publish() different ones, or in "
-                    "different orders, and what was gathered is mixed: give the same names in the same order on all "
-                    "of them, as state dicts do"
-                )
+        strayed = [len(found) for found in map(_met, self._walks.items()) if any(row != found[0] for row in found)]
+        if strayed:  # only now: another mesh's ranks wait for this one, too
+            raise InputError(
+                f"the {strayed[0]} ranks that share sharded tensors gave publish() different ones, or in different "
+                "orders, and what was gathered is mixed: give the same names in the same order on all of them, as "
+                "state dicts do"
+            )
+
+
+def _met(walked: tuple[DeviceMesh, _Walk]) -> list[list[int]]:
+    """What each rank of a mesh gathered over it, as two numbers."""
+    mesh, walk = walked
+    digest = walk.digest.digest()
+    halves = [int.from_bytes(half, "little", signed=True) for half in (digest[:8], digest[8:])]
+    mine = torch.tensor([halves], dtype=torch.int64, device=mesh.device_type)
+    # Replicas that meet for no shard need not meet for this: they may not publish at all.
+    placements = [Shard(0) if d in walk.along else Replicate() for d in range(mesh.ndim)]
+    found: list[list[int]] = gathered(DTensor.from_local(mine, mesh, placements)).tolist()
+    return found
 
 
 def gathered(tensor: DTensor) -> torch.Tensor:
