@@ -6,9 +6,11 @@ Requests and answers are JSON objects, one a line. Nothing is judged here.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,6 +31,9 @@ LINE = 1 << 24
 ADDRESS = "10.77.0.2"
 ANSWERING = 600.0  # an engine's pod may be starting
 STARTING = 240.0  # seconds until a guest beside ours listens
+# Workers over RDMA from the start; a dead peer's device is told from a slow one's sooner.
+AGENTS = {"WEIGHTSYNC_TRANSPORT": "rdma", "WEIGHTSYNC_STALL_SECONDS": "30"}
+WORKER = b"weightsync_agent.transfer.worker"
 
 
 def verbs(gid_index: int | None = None) -> TransferSettings:
@@ -78,6 +83,17 @@ class Far:
         """Run a shell's command beside: it may cut the wire that this answer takes."""
         subprocess.Popen(["bash", "-c", f"sleep 0.3; {command}"])  # noqa: ASYNC220 - not waited for
 
+    async def shell(self, command: str) -> None:
+        """Run a shell's command to its end."""
+        await asyncio.to_thread(subprocess.run, ["bash", "-c", command], check=True)
+
+    async def kill_workers(self) -> int:
+        """SIGKILL of the transfer workers of the engine's agent; how many there were."""
+        workers = _workers()
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        return len(workers)
+
     async def listen(self) -> int:
         """Be the target of preflight's writes. The port."""
         ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -89,9 +105,13 @@ class Far:
         """An engine's pod: its agent, and the reference engine over a checkpoint. The ports of both."""
         own = Path("/dev/shm/model")  # the shared folder cannot be mapped
         await asyncio.to_thread(shutil.copytree, model, own)
-        self._world = GuestWorld(secret)
+        self._world = GuestWorld(secret, **AGENTS)
         pod = await asyncio.to_thread(self._world.engine, name, own)
         return {"agent": pod.port, "engine": pod.engine_port}
+
+    async def tails(self, lines: int) -> str:
+        """The last lines of the logs of the engine's pod."""
+        return self._world.tails(lines) if self._world is not None else ""
 
     async def end(self) -> None:
         """Serve no more."""
@@ -102,15 +122,21 @@ class Far:
         self.over.set()
 
 
+def _workers() -> list[int]:
+    cmdlines = Path("/proc").glob("[0-9]*/cmdline")
+    return [int(path.parent.name) for path in cmdlines if WORKER in path.read_bytes().split(b"\0")]
+
+
 async def _answer(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while line := await reader.readline():
-        asked = json.loads(line)
-        try:
-            answer = {"value": await getattr(far, asked.pop("call"))(**asked)}
-        except Exception as error:  # noqa: BLE001 - told to whoever asked, who fails by it
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        writer.write(json.dumps(answer).encode() + b"\n")
-        await writer.drain()
+    with contextlib.suppress(asyncio.CancelledError, ConnectionError):  # all is over, or whoever asked is
+        while line := await reader.readline():
+            asked = json.loads(line)
+            try:
+                answer = {"value": await getattr(far, asked.pop("call"))(**asked)}
+            except Exception as error:  # noqa: BLE001 - told to whoever asked, who fails by it
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
     writer.close()
 
 

@@ -1,73 +1,98 @@
-"""`python -m tests.rdma.run [PART...]`: boots guests and runs the tests over verbs in them, part by part."""
+"""`python -m tests.rdma.run [PART...]`: boots guests and runs the tests over verbs in them, part by part.
+
+Parts that want as many guests share a boot where they follow one another.
+"""
 
 import argparse
+import compileall
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools.guest.errors import GuestError
 from tools.guest.run import Job, run
 from tools.setup.errors import SetupError
+from tools.world.processes import CODE, ROOT
 
 # What pytest would load by itself costs a guest half a minute; nothing here needs it.
 PYTEST = (
-    sys.executable, "-m", "pytest", "-v", "--assert=plain", "-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin",
+    "pytest", "-v", "--maxfail=1", "--assert=plain", "-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin",
     "-p", "pytest_timeout", "--durations=0", "--durations-min=1",
 )  # fmt: skip
-FAR = f"{sys.executable} -m tests.rdma.far"
-# The second guest does what the first one's tests ask of it.
-PAIR = f'[ $GUEST_NODE = 2 ] && exec {FAR}; {" ".join(PYTEST)} "$@"; status=$?; {FAR} end; exit $status'
-
+FAR = "tests.rdma.far"
+NURSERY = "tests.rdma.nursery"
+# Guests, and the file of tests.
 PARTS = {
-    "one": (1, (*PYTEST, "tests/rdma/test_one_guest.py")),
-    "world": (1, (*PYTEST, "tests/rdma/test_one_world.py")),
-    "two": (2, ("bash", "-c", PAIR, "pair", "tests/rdma/test_two_guests.py")),
-    "worlds": (2, ("bash", "-c", PAIR, "pair", "tests/rdma/test_two_worlds.py")),
+    "one": (1, "tests/rdma/test_one_guest.py"),
+    "world": (1, "tests/rdma/test_one_world.py"),
+    "two": (2, "tests/rdma/test_two_guests.py"),
+    "worlds": (2, "tests/rdma/test_two_worlds.py"),
 }
+# Compiled here, at full speed.
+COMPILED = (*CODE, ROOT / "tools", ROOT / "tests" / "rdma", ROOT / "tests" / "integration" / "transfer")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit status: that of the first part that failed."""
+    """Returns the exit status: that of the first parts that failed."""
     parser = argparse.ArgumentParser(prog="tests.rdma.run", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--seconds", type=float, default=600, help="limit of each part (600)")
+    parser.add_argument("--seconds", type=float, default=600, help="limit of the guests of each boot (600)")
     parser.add_argument("-k", dest="wanted", default="", help="pytest's -k")
     options = parser.parse_args(arguments)
+    more = ("-k", options.wanted) if options.wanted else ()
+    for folder in COMPILED:
+        compileall.compile_dir(folder, quiet=2, workers=1)
     result = 0
-    for name in options.parts or PARTS:
+    for nodes, parts in itertools.groupby(options.parts or PARTS, lambda name: PARTS[name][0]):
+        names = list(parts)
         began = time.monotonic()
         try:
-            status = _part(name, options.seconds, ("-k", options.wanted) if options.wanted else ())
+            status = _boot(nodes, names, options.seconds, more)
         except (GuestError, SetupError) as error:
             sys.stderr.write(f"rdma-test: {error}\n")
             return 125
-        sys.stderr.write(f"rdma-test: {name}: status {status}, {time.monotonic() - began:.0f} s\n")
+        sys.stderr.write(f"rdma-test: {', '.join(names)}: status {status}, {time.monotonic() - began:.0f} s\n")
         result = result or status
     return result
 
 
-def _part(name: str, seconds: float, more: Sequence[str]) -> int:
-    nodes, command = PARTS[name]
+def _boot(nodes: int, parts: Sequence[str], seconds: float, more: Sequence[str]) -> int:
     environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "PYTHONPATH") if key in os.environ}
-    # In the world's programs numpy stands for torch, which loads for minutes there.
+    # Numpy stands for torch, which loads for minutes there.
     light = str(Path(__file__).with_name("light"))
-    if "world" in name:
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (light, environment.get("PYTHONPATH"))))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (light, environment.get("PYTHONPATH"))))
+    worlds = any("world" in part for part in parts)
     with tempfile.TemporaryDirectory(prefix="weightsync-rdma-") as out:
-        if "world" in name:
+        if worlds:
             # Here, at full speed.
             subprocess.run([sys.executable, "-m", "tests.rdma.plane", f"{out}/model"], check=True)
         return run(
             Job(
-                command=(*command, *more), nodes=nodes, out=Path(out), seconds=seconds,
+                command=_command(nodes, parts, more, worlds=worlds), nodes=nodes, out=Path(out), seconds=seconds,
                 processors=2 if nodes == 1 else 1,
-                environment={**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"},
+                environment={
+                    **environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1",
+                    # Threads that wait for one another in a busy loop starve what they wait for.
+                    "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+                },
             )
         )  # fmt: skip
+
+
+def _command(nodes: int, parts: Iterable[str], more: Sequence[str], *, worlds: bool) -> tuple[str, ...]:
+    """What every guest runs. The second one does what the first one's tests ask of it."""
+    python = [sys.executable, "-m", *([NURSERY] if worlds else [])]
+    tests = [*python, *PYTEST, *(PARTS[part][1] for part in parts), *more]
+    if nodes == 1:
+        return tuple(tests)
+    far = " ".join([*python, FAR])
+    pair = f'[ $GUEST_NODE = 2 ] && exec {far}; "$@"; status=$?; {sys.executable} -m {FAR} end; exit $status'
+    return ("bash", "-c", pair, "pair", *tests)
 
 
 if __name__ == "__main__":

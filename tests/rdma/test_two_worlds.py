@@ -1,21 +1,35 @@
-"""The whole data plane over the wire: trainer in this guest, engine in the other."""
+"""The whole data plane over the wire: trainer in this guest, engine in the other.
+
+Faults come in the middle of a write: while the other guest's wire is cut, bytes are on their way and do not arrive.
+"""
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.rdma import far, plane
+from tests.rdma.counters import sent_packets
 from tests.rdma.here import GuestWorld
 from tools.world.pod import Pod
-from tools.world.processes import Child
+from tools.world.processes import Child, wait
 from weightsync import Publisher
+from weightsync.report import Report
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = pytest.mark.timeout(900)
 
 ENGINE = "engine-0"
+MADE = Path(os.environ.get("OUT", "")) / "model"
+CUT = (
+    "nft add table ip cut; nft add chain ip cut come '{ type filter hook input priority 0; }'; "
+    "nft add rule ip cut come udp dport 4791 drop"  # RoCE v2; what agents say by TCP goes on
+)
+HEAL = "nft delete table ip cut"
+UNPLUG = "ip link set eth0 down; sleep 8; ip link set eth0 up"
+ON_THE_WAY = 16  # packets: more than connections need to be made
 
 
 class Elsewhere(Child):
@@ -32,6 +46,10 @@ class Elsewhere(Child):
     def stop(self, seconds: float = 10.0) -> None:
         """The other guest ends it."""
 
+    def tail(self, lines: int = 25) -> str:
+        """Of all that runs there."""
+        return str(ask("tails", lines=lines))
+
 
 def ask(call: str, **arguments: object) -> Any:
     """One question to the other guest."""
@@ -46,9 +64,9 @@ def ask(call: str, **arguments: object) -> Any:
     return asyncio.run(once())
 
 
-def joined(world: GuestWorld, model: Path) -> Pod:
+def joined(world: GuestWorld) -> Pod:
     """The engine's pod, started in the other guest, in this world's inventory."""
-    ports = ask("engine", name=ENGINE, secret=world.secret, model=str(model))
+    ports = ask("engine", name=ENGINE, secret=world.secret, model=str(MADE / str(plane.BASE)))
     world.pods[ENGINE] = Pod(
         ENGINE, "engine", Path(os.devnull), ports["agent"], Elsewhere("agent"), engine_port=ports["engine"],
         uid=ENGINE, host=far.ADDRESS,
@@ -57,14 +75,84 @@ def joined(world: GuestWorld, model: Path) -> Pod:
     return world.pods[ENGINE]
 
 
-def test_a_publish_goes_over_the_wire_and_is_served() -> None:
-    """The packets are this guest's, the tokens the other's."""
-    with GuestWorld() as world:
+@pytest.fixture(scope="module")
+def running() -> Iterator[plane.Plane]:
+    """Booted once."""
+    with GuestWorld(**far.AGENTS) as world:
         trainer = world.trainer("trainer-0")
-        made = Path(os.environ["OUT"]) / "model"
-        engine = joined(world, made / "base")
+        joined(world)
         with Publisher(rank=0, world_size=1, directory=trainer.volume, connect_timeout=plane.PATIENT) as publisher:
             world.wait_for_engines(1, seconds=plane.PATIENT)
-            running = plane.Plane(world, publisher, engine, made)
-            for seed in plane.SEEDS[:2]:
-                running.goes_over_rdma(seed)
+            yield plane.Plane(world, publisher, MADE)
+
+
+def in_mid_write(running: plane.Plane, seed: int) -> plane.Publishing:
+    """A publish whose bytes are on the way, and do not arrive until the wire is healed."""
+    ask("shell", command=CUT)
+    publishing = running.begin(seed)
+    wait("bytes on the wire", lambda: sent_packets() - publishing.before > ON_THE_WAY, plane.PATIENT)
+    return publishing
+
+
+def test_a_publish_goes_over_the_wire_and_is_served(running: plane.Plane) -> None:
+    """The packets are this guest's, the tokens the other's."""
+    publishing = running.begin(11)
+    outcome = publishing.outcome()
+    assert [each.outcome for each in outcome.engines] == ["Current"], outcome.describe()
+    assert outcome.transports == {"rdma": 1}
+    assert publishing.payloads >= 1
+    assert running.served(running.world.pods[ENGINE]) == 11
+
+
+def test_packets_lost_in_a_publish_cost_time_only(running: plane.Plane) -> None:
+    """The device resends what the wire dropped."""
+    engine = running.world.pods[ENGINE]
+    before = running.served(engine)
+    publishing = in_mid_write(running, 12)
+    assert running.served(engine) == before
+    ask("shell", command=HEAL)
+    outcome = publishing.outcome()
+    assert [each.outcome for each in outcome.engines] == ["Current"], outcome.describe()
+    assert outcome.transports == {"rdma": 1}
+    assert running.served(engine) == 12
+
+
+def test_an_engine_whose_worker_dies_in_a_publish_serves_on_and_is_repaired(running: plane.Plane) -> None:
+    """Its outcome is honest, nothing of the broken write is ever served, and the next version goes through."""
+    engine = running.world.pods[ENGINE]
+    before = running.served(engine)
+    publishing = in_mid_write(running, 13)
+    assert ask("kill_workers") == 1
+    assert running.served(engine) == before
+    ask("shell", command=HEAL)
+    outcome = publishing.outcome()
+    assert [(each.outcome, each.reason) for each in outcome.engines] == [("Failed", "Stalled")], outcome.engines
+    assert running.served(engine) == before
+    recovers(running, 11)
+
+
+def test_an_engine_whose_link_goes_down_in_a_publish_serves_on_and_is_repaired(running: plane.Plane) -> None:
+    """The same where its whole guest cannot be reached for a while."""
+    engine = running.world.pods[ENGINE]
+    before = running.served(engine)
+    publishing = in_mid_write(running, 14)
+    ask("later", command=f"{UNPLUG}; {HEAL}")
+    outcome = publishing.outcome()
+    assert [each.outcome for each in outcome.engines] == ["Failed"], outcome.engines
+    assert running.served(engine) == before
+    recovers(running, 12)
+
+
+def recovers(running: plane.Plane, seed: int) -> None:
+    """Repaired with what it serves, as the version that failed was never decided; the next one goes through."""
+    world, engine = running.world, running.world.pods[ENGINE]
+    trainer = world.pods["trainer-0"]
+
+    def repaired() -> bool:
+        return Report.model_validate(world.call(trainer, "/v1/report", seconds=60.0)).current == 1
+
+    wait("the engine to be repaired", repaired, plane.PATIENT, world.children)
+    outcome = running.begin(seed).outcome()
+    assert [each.outcome for each in outcome.engines] == ["Current"], outcome.describe()
+    assert outcome.transports == {"rdma": 1}
+    assert running.served(engine) == seed

@@ -53,14 +53,19 @@ class Child:
         self._listens = listens
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it (again); the log is appended to."""
+    def whole_environment(self) -> dict[str, str]:
+        """Its own over what it inherits."""
         path = os.pathsep.join(map(str, CODE))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("WEIGHTSYNC_", "MC_", "POD_"))}
         environment = {**inherited, "PYTHONUNBUFFERED": "1", **self.environment}
         # It finds packages as this process does: not every machine has them in its interpreter.
         paths = [self.environment.get("PYTHONPATH", ""), path, os.environ.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        return environment
+
+    def start(self) -> None:
+        """Start it (again); the log is appended to."""
+        environment = self.whole_environment()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command,

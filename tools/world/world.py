@@ -34,6 +34,7 @@ class World:
     """
 
     start_seconds = 60.0  # until an agent has prepared its pod's volume
+    child: ClassVar[type[Child]] = Child  # how its programs are started
     running: ClassVar[list["World"]] = []  # of this process, from with to its end: for who reports a failure
 
     def __init__(
@@ -59,7 +60,7 @@ class World:
         self._secret_file.write_text(self.secret)
         self._inventory = self.folder / "inventory.yaml"
         self.plan_file = self.folder / "plan.json"
-        self.planner = Child(
+        self.planner = self.child(
             "planner",
             python(
                 "weightsync_cli", "plan", "--inventory", str(self._inventory), "--out", str(self.plan_file),
@@ -117,7 +118,7 @@ class World:
                 "--engine-name", pod.name, "--custom-weight-loader", names.HOOK_LOADER, *flags,
             ),
         ]  # fmt: skip
-        pod.engine = Child(
+        pod.engine = self.child(
             f"{pod.name} engine",
             command,
             {names.DIRECTORY_ENV: str(pod.volume), "PYTHONPATH": str(pod.volume / names.PYTHON)},
@@ -161,7 +162,7 @@ class World:
             **environment,
         }
         command = [*prefix, *python("weightsync_agent")]
-        agent = Child(f"{name} agent", command, settings, self.folder / f"{name}-agent.log")
+        agent = self.child(f"{name} agent", command, settings, self.folder / f"{name}-agent.log")
         pod = self.pods[name] = Pod(
             name, role, volume, port, agent, engine_port=engine_port, environment=settings, uid=uid, host=host,
             prefix=tuple(prefix), group=group,

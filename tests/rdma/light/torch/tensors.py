@@ -90,6 +90,16 @@ class Tensor:
     def element_size(self) -> int:
         return int(self.a.itemsize)
 
+    @property
+    def itemsize(self) -> int:
+        return int(self.a.itemsize)
+
+    def storage_offset(self) -> int:
+        whole = self.a
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        return (self.data_ptr() - int(whole.__array_interface__["data"][0])) // self.itemsize
+
     def numel(self) -> int:
         return int(self.a.size)
 
