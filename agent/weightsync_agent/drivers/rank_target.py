@@ -45,6 +45,7 @@ from weightsync_agent.transfer.supervisor import TransferWorker
 log = structlog.get_logger(__name__)
 
 
+FAILED_WRITES = 2  # in a row; one may be its source's fault
 LONGEST_WAIT = 5.0  # seconds for which one who reads from here is left without an answer
 
 
@@ -81,6 +82,8 @@ class RankTarget:
         self._worker: TransferWorker | None = None
         self._others = Receivers(f"target-{program.rank}", start)
         self._granted_at = 0.0
+        self._over_rdma = False  # some writer of the last grant was told to come so
+        self._failed = 0  # parts of grants over RDMA that ended in a failure, since bytes came last
         self._background = Background(f"target {program.rank}")
         self._lock = asyncio.Lock()  # one event at a time: a grant is given, fenced or sealed, never two at once
 
@@ -183,6 +186,7 @@ class RankTarget:
         async with self._lock:
             chosen = self.arenas[t.choose([each.rank for each in self.arenas], self._served())]
             chosen.machine.check_ask(request)
+            await self._end_those_nobody_reaches()
             await self._living_worker()
             region = chosen.region
             if region is None:
@@ -194,6 +198,7 @@ class RankTarget:
                 chosen.seals(action)
             given = next(action for action in actions if isinstance(action, t.GiveGrant))
             self._granted_at = time.monotonic()
+            self._over_rdma = any(way.transport == "rdma" for way in ways.values())
         return Grant(grant=given.grant, region=region, theirs=self.worker.capabilities, ways=ways)
 
     async def _ways(self, request: GrantRequest, arena: TargetArena) -> dict[str, Way]:
@@ -380,6 +385,22 @@ class RankTarget:
         metrics.WORKER_RESTARTS.labels(reason="died").inc()
         await self._register()
 
+    async def _end_those_nobody_reaches(self) -> None:
+        """A process whose device's link was down may never be reached again, though it lives: its GID has moved.
+
+        Only who writes to it sees that; by the second failure in a row it makes room for another.
+        """
+        if self._failed < FAILED_WRITES or not all(each.machine.quiet() for each in self.arenas):
+            return
+        log.warning(
+            "writes over RDMA failed, one after another; the receiving workers are replaced", rank=self.program.rank
+        )
+        self._failed = 0
+        if self._worker is not None and self._worker.capabilities.transport == "rdma":
+            self._worker.kill()
+            await asyncio.shield(self._worker.dead)  # _living_worker() starts the next one
+        await self._others.end()
+
     async def receipts(self, request: Receipts) -> ReceiptsAnswer:
         """Digest and compare the buckets that a writer calls terminal; close the writer's part with its last."""
         written = self.granted(request.grant)
@@ -398,11 +419,13 @@ class RankTarget:
                 actions = written.handle(t.Landed(request.grant, computed, request.buckets))
             found = next(action for action in actions if isinstance(action, t.AnswerReceipt))
             answer = ReceiptsAnswer(verified=found.verified, unequal=found.unequal)
+            self._failed = 0
             feeds.receipt_checked(computed, answer, seconds)
         if request.last:
             async with self._lock:
                 machine.check_grant(request.grant, request.writer.key)  # a fence may have begun meanwhile
                 written.handle(t.LastReceipt(request.grant, request.writer.key, request.failed))
+            self._failed += bool(request.failed) and self._over_rdma
             await failpoints.reach("target", "verified")
         return answer
 

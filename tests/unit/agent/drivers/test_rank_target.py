@@ -14,7 +14,7 @@ from weightsync.errors import InputError, Refused, TransferError
 from weightsync.layout import lay_out
 from weightsync.plan import Rdma
 from weightsync.version import Version
-from weightsync.wire.v1 import Capabilities, GrantRequest, Region, WriterId
+from weightsync.wire.v1 import Capabilities, GrantRequest, Receipts, Region, WriterId
 from weightsync_agent.devices.route import Side
 from weightsync_agent.drivers import receivers
 from weightsync_agent.drivers.rank_target import RankTarget
@@ -280,6 +280,40 @@ async def test_the_fence_ends_every_process_that_may_be_written_through(tmp_path
     assert [worker.dead.done() for worker in workers.all] == [True, True, False]
     given = await of.grant(ask_both(of, 2), Fence())
     assert {way.region.session for way in given.ways.values()} == {"2", "3"}
+    await of.close()
+
+
+async def fails(of: RankTarget, number: int) -> str:
+    """A grant whose only writer, over RDMA, ends in a failure; the session that it was to write to."""
+    given = await of.grant(ask_both(of, number, writers=BOTH[:1], protocol="RDMA"), Fence())
+    await of.receipts(
+        Receipts(term=1, grant=given.grant, rank=0, writer=BOTH[0], last=True, failed="Mooncake reports a failure")
+    )
+    return given.ways["with/0"].region.session
+
+
+async def test_a_process_that_writes_over_rdma_fail_to_reach_is_replaced(tmp_path: Path) -> None:
+    """After its link was down it lives, and nobody reaches it any more. One failure proves nothing."""
+    workers = Workers()
+    of = rdma_target(tmp_path, workers)
+    await of.open()
+    assert [await fails(of, number) for number in (1, 2, 3, 4, 5)] == ["1", "1", "2", "2", "3"]
+    assert [worker.dead.done() for worker in workers.all] == [False, True, True, False]
+    await of.close()
+
+
+async def test_processes_stay_where_writes_over_tcp_fail(tmp_path: Path) -> None:
+    """There it is the writer's connection that is of no use."""
+    workers = Workers()
+    of = target(tmp_path, workers)
+    await of.open()
+    for number in (1, 2, 3):
+        given = await of.grant(ask(of, number), Fence())
+        failed = Receipts(
+            term=1, grant=given.grant, rank=0, writer=WriterId(uid="s", rank=0), last=True, failed="reset"
+        )
+        await of.receipts(failed)
+    assert len(workers.all) == 1
     await of.close()
 
 
