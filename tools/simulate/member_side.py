@@ -188,6 +188,7 @@ class MemberAgent:
         engine = self.machine.engine
         said = Announcement(
             address=self.pod.address,
+            incarnation=engine.incarnation if engine is not None else "",
             ready=engine is not None and engine.ready and bool(self.targets),
             targets=tuple(
                 TargetRank(rank=rank, layout=each.layout, program=each.program) for rank, each in self.targets.items()

@@ -1,18 +1,26 @@
 """The operator, in one object: who is there, who coordinates, who writes to whom; plans reach agents late.
 
-Term and coordinator are chosen by the operator's own pure functions.
+What is planned is the operator's own: its pure functions make the plan from records of pods. Here are its passes, and
+what it sees of pods, late.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
 from weightsync.announcement import Announcement, SourceRank
-from weightsync.plan import Engine, Plan, Relay, Route, Source, Strategy, Target, Transfer
+from weightsync.plan import Plan, Relay, Strategy, Transfer
 from weightsync_agent.plan_feed.heads import retired
-from weightsync_operator.planning import coordinator as choice
-from weightsync_operator.planning import term
+from weightsync_operator.planning import membership
+from weightsync_operator.planning.compose import Wish, compose
+from weightsync_operator.planning.grouping import group
+from weightsync_operator.planning.grouping.workloads import LWS
+from weightsync_operator.planning.layouts import Member
+from weightsync_operator.planning.memo import Memo
+from weightsync_operator.planning.pods import Pod
+from weightsync_operator.planning.sources import Sources, gather
 
 if TYPE_CHECKING:
     from tools.simulate.member_side import MemberPod
@@ -23,6 +31,7 @@ PASS = 0.06  # seconds until a change is planned, at most
 SPREAD = 0.05  # and until a plan has reached an agent
 LAGGING = 0.4  # share of schedules in which some agents know a plan long before others
 LAG = 2.0  # seconds there
+CHECKPOINT = "c" * 32
 
 
 class Planner:
@@ -30,12 +39,14 @@ class Planner:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.engines: dict[str, tuple[EnginePod, Announcement]] = {}
-        self.members: dict[str, tuple[MemberPod, Announcement]] = {}  # by the leader's uid
-        self.sources: dict[str, tuple[SourcePod, dict[int, SourceRank]]] = {}
-        self.unready: set[str] = set()  # source pods whose agent was seen to be dead
+        self.engines: dict[str, Pod] = {}
+        self.members: dict[str, Pod] = {}  # by the leader's uid
+        self.sources: dict[str, tuple[SourcePod, Pod]] = {}
+        self.away: set[str] = set()  # source pods whose agent was seen to be dead: gone, as far as plans go
+        self.younger: set[str] = set()  # that were away since the last plan from the sources: others of their name
         self.shunned: set[str] = set()  # may not coordinate: a fault
         self.plan: Plan | None = None
+        self.memo = Memo()
         self.planning = False
         self.down_until = 0.0
         self.lags = Random(f"{world.seed}/lags").random() < LAGGING  # noqa: S311 - a seed, no secret
@@ -48,12 +59,12 @@ class Planner:
 
     def announced(self, pod: EnginePod, announcement: Announcement) -> None:
         """An engine's agent said something of itself."""
-        self.engines[pod.uid] = (pod, announcement)
+        self.engines[pod.uid] = _engine_pod(pod.name, pod.uid, pod, 0, announcement)
         self._soon()
 
     def member(self, pod: MemberPod, announcement: Announcement) -> None:
         """The agent of an engine's second pod said something of itself."""
-        self.members[pod.leader.uid] = (pod, announcement)
+        self.members[pod.leader.uid] = _engine_pod(pod.name, pod.uid, pod.leader, 1, announcement)
         self._soon()
 
     def member_gone(self, leader: EnginePod) -> None:
@@ -62,23 +73,29 @@ class Planner:
         self._soon()
 
     def engine_gone(self, pod: EnginePod) -> None:
-        """The pod was deleted."""
+        """The pod was deleted, and its second one with it."""
         self.engines.pop(pod.uid, None)
+        self.members.pop(pod.uid, None)
         self._soon()
 
     def connected(self, pod: SourcePod, who: SourceRank) -> None:
         """A Publisher connected to a source's agent."""
-        self.sources.setdefault(pod.uid, (pod, {}))[1][who.rank] = who
+        known = self.sources[pod.uid][1].announcement if pod.uid in self.sources else None
+        others = [rank for rank in known.sources if rank.rank != who.rank] if known is not None else []
+        said = Announcement(address=pod.address, ready=True, sources=(*others, who))
+        self.sources[pod.uid] = (pod, Pod("default", pod.name, pod.uid, announcement=said))
         self._soon()
 
     def agent_died(self, pod: SourcePod) -> None:
-        """Readiness is lost."""
-        self.unready.add(pod.uid)
+        """And the pod is gone."""
+        self.away.add(pod.uid)
         self._soon()
 
     def agent_ready(self, pod: SourcePod) -> None:
-        """And won."""
-        self.unready.discard(pod.uid)
+        """There is one again; what the volume holds says which ranks are its own."""
+        if pod.uid in self.away:
+            self.away.discard(pod.uid)
+            self.younger.add(pod.uid)
         self._soon()
 
     def shun(self, uid: str) -> None:
@@ -97,7 +114,7 @@ class Planner:
     def make(self) -> None:
         """One of the same name: nothing is known of the one before."""
         if self.deleted:
-            self.deleted, self.plan = False, None
+            self.deleted, self.plan, self.memo = False, None, Memo()
             self._soon()
 
     # --- passes ---
@@ -114,28 +131,34 @@ class Planner:
         if self.deleted:
             return False
         sources = self._sources()
-        previous = self.plan
-        ready = [s for s in sources if s.uid not in self.unready and s.uid not in self.shunned]
-        leader = choice.choose(previous.coordinator if previous else "", ready)
-        if not leader and previous is not None and any(s.uid == previous.coordinator for s in sources):
-            leader = previous.coordinator  # nobody else can: it stays
-        if not leader:
+        plan = compose(self._wish(), sources, self._engines(), self._before(sources), int(1000 * self.world.loop.now),
+                       memo=self.memo)  # fmt: skip
+        if sources.usable:
+            self.younger.clear()
+        if plan is None or (self.plan is not None and plan.generation == self.plan.generation):
             return False
-        number = term.next_term(previous, leader, choice.life(leader, sources), int(1000 * self.world.loop.now))
-        wished = Plan(
-            name="default/sim", term=number, generation=0, coordinator=leader, strategy=self.world.strategy,
-            transfer=Transfer(bucket_size="4096", relay=Relay(fanout=self.world.fanout)),
-            sources=tuple(sources), engines=tuple(self._engines(sources)),
-        )  # fmt: skip
-        if previous is not None and wished == previous.model_copy(update={"generation": 0}):
-            return False
-        generation = term.next_generation(previous, changed=True)
-        plan = self.plan = wished.model_copy(update={"generation": generation})
+        self.plan = plan
         self.reached = max(self.reached, plan.term)
         self.world.loop.note("operator", "plan", f"term {plan.term}, {plan.coordinator} coordinates, "
                              f"engines {[e.key for e in plan.engines]}")  # fmt: skip
         self._spread()
         return True
+
+    def _before(self, sources: Sources) -> Plan | None:
+        """The plan in force. Where its coordinator is to be another pod, that is not there any more for the operator.
+
+        Unless nobody else can: then it stays.
+        """
+        plan = self.plan
+        if plan is None or not sources.usable or plan.coordinator not in self._last:
+            return plan
+        if all(source.uid in self._last for source in sources.pods):
+            return plan
+        return plan.model_copy(update={"coordinator": ""})
+
+    def _wish(self) -> Wish:
+        transfer = Transfer(bucket_size="4096", relay=Relay(fanout=self.world.fanout))
+        return Wish("default/sim", transfer=transfer, strategy=self.world.strategy)
 
     def _spread(self) -> None:
         for pod, _ in self.sources.values():
@@ -144,43 +167,30 @@ class Planner:
                 share *= 0.02
             self.world.loop.at(share * self.spread, pod.planned)
 
-    def _sources(self) -> list[Source]:
-        return [
-            Source(uid=uid, pod=pod.name, address=pod.address, ranks=tuple(ranks[r] for r in sorted(ranks)))
-            for uid, (pod, ranks) in sorted(self.sources.items())
-            if ranks
-        ]
+    @property
+    def _last(self) -> set[str]:
+        """Source pods that coordinate only where nobody else can: the youngest."""
+        return self.shunned | self.younger
 
-    def _engines(self, sources: list[Source]) -> list[Engine]:
-        by_stage: dict[int, list[tuple[str, int]]] = {}
-        for source in sources:
-            for rank in source.ranks:
-                by_stage.setdefault(rank.stage, []).append((source.uid, rank.rank))
-        if set(by_stage) != set(range(self.world.stages)):
-            return []
-        engines = []
-        for index, (uid, (pod, said)) in enumerate(sorted(self.engines.items())):
-            held = [(uid, pod.name, pod.address, each) for each in said.targets]
-            if pod.nodes > 1:
-                member = self.members.get(uid)
-                if member is None or not member[1].ready:
-                    continue
-                there = member[0]
-                held += [(there.uid, there.name, there.address, each) for each in member[1].targets]
-            if not said.ready or len(held) != pod.ranks:
-                continue
-            targets = []
-            for holder, holders, address, each in held:
-                routes = []
-                for stage, ranks in sorted(by_stage.items()):
-                    uid_, number = ranks[(index + each.rank) % len(ranks)]
-                    routes.append(Route(stage=stage, source=uid_, rank=number))
-                targets.append(Target(uid=holder, pod=holders, address=address, rank=each, routes=tuple(routes)))
-            engines.append(
-                Engine(name=pod.name, leader=uid, address=pod.address, incarnation=said.incarnation,
-                       targets=tuple(targets))
-            )  # fmt: skip
-        return engines
+    def _sources(self) -> Sources:
+        there = [pod for uid, (_, pod) in self.sources.items() if uid not in self.away]
+        return gather(sorted(there, key=lambda pod: (pod.uid in self._last, pod.uid)), "app=trainer")
+
+    def _engines(self) -> Sequence[Member]:
+        pods = []
+        for uid, pod in self.engines.items():
+            pods += [pod, self.members[uid]] if uid in self.members else [pod]
+        return membership.judge(group(pods), self.memo).members
+
+
+def _engine_pod(name: str, uid: str, engine: EnginePod, place: int, said: Announcement) -> Pod:
+    """As the API would show it. All engines serve one checkpoint, whatever their layouts."""
+    labels = {}
+    if engine.nodes > 1:
+        kind, number = engine.name.rsplit("-", 1)
+        labels = {f"{LWS}/name": kind, f"{LWS}/group-index": number, f"{LWS}/worker-index": str(place)}
+    said = said.model_copy(update={"checkpoint": CHECKPOINT, "engine_ranks": engine.ranks})
+    return Pod("default", name, uid, labels=labels, announcement=said, size=engine.nodes)
 
 
 __all__ = ["Planner", "Strategy"]

@@ -23,6 +23,7 @@ class EnginePod:
 
     def __init__(self, world: World, number: int, address: str, ranks: int) -> None:
         self.world = world
+        self.number = number
         self.name = f"engine-{number}"
         self.uid = f"uid-{number}"
         self.address = address

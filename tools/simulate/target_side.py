@@ -257,6 +257,7 @@ class EngineAgent:
                 address=self.pod.address,
                 incarnation=self.machine.incarnation,
                 ready=ready,
+                mode="Direct" if self.pod.direct else "Staged",
                 targets=tuple(
                     TargetRank(rank=rank, layout=each.layout, program=each.program)
                     for rank, each in sorted(self.held.items())

@@ -34,6 +34,7 @@ RELAYING = 0.3  # share of schedules in which engines pass versions on
 SLOW_READ = 0.2  # seconds of a piece at most, where engines join from those that join
 LEASE_SECONDS = 0.6  # there
 LATE_COMERS = 0.06  # share of schedules in which engines come once there are versions
+LEAVING = 0.4  # share of these in which those that were there before leave
 # (stages, ranks of each stage, all in one pod)
 TRAINERS = ((1, 1, False), (1, 1, False), (2, 1, False), (1, 2, False), (2, 1, True))
 
@@ -128,7 +129,7 @@ class World:
         return comers if comers.random() < LATE_COMERS else None
 
     def _comers(self) -> None:
-        """Engines come while the trainer publishes, pauses, or is away."""
+        """Engines come while the trainer publishes, pauses, or is away, and those that were there may leave then."""
         comers = self.comes_late()
         if comers is None:
             return
@@ -145,6 +146,15 @@ class World:
             apart, more, self.join_seconds = 0.05, 3, SLOW_READ
         for _ in range(comers.choice((1, 1, 2, 3)) + more):
             self.loop.at(at + 0.1 + apart * comers.random(), self.add_engine)
+        if comers.random() < LEAVING:
+            self.loop.at(at + 0.5 * lasts, self._leave, self.engine_count)
+            self.loop.at(at + (0.5 + 0.3 * comers.random()) * lasts, self.add_engine)
+
+    def _leave(self, old: int) -> None:
+        """As in a rolling update: those that came stay, and whoever comes now can read from these alone."""
+        for pod in self.engine_pods[:]:
+            if pod.number < old and len(self.engine_pods) > 1:
+                self.remove_engine(pod)
 
     def _came(self) -> None:
         self.faulty -= 1
