@@ -57,6 +57,7 @@ class App:
         self._stage = "starting"
         for kind, shelf in (("Pod", self._store.pods), ("WeightSync", self._store.syncs)):
             self._metrics.seen.labels(kind).set_function(shelf.__len__)
+        self._metrics.closed.set_function(lambda: len(self._store.closed))
         for error in (Conflict, Forbidden, Unavailable):
             self._metrics.errors.labels(error.reason)  # at 0: a series that begins with its first event hides it
 

@@ -107,6 +107,7 @@ class Feed:
             except Forbidden as error:
                 closed[space] = error
         if not lists:
+            self._store.closed = frozenset(closed)
             raise next(iter(closed.values()))
         self._only_forward(lists[-1].pods[0])
         node_changes = await self._places(kube)

@@ -1,11 +1,11 @@
 """What the operator counts, for Prometheus. Names and help texts stand here only; docs/metrics.md is made from it."""
 
-from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from weightsync.api.v1alpha1.status import Condition, Counts
+from weightsync.api.v1alpha1.status import WeightSyncStatus
+from weightsync_operator.observe import Seen
 
 STATES: Final = ("matched", "current", "behind", "joining", "failed")
 LABELS: Final = {
@@ -56,6 +56,11 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self.closed = Gauge(
+            "weightsync_operator_closed_namespaces",
+            "Watched namespaces that may not be listed: nothing is planned there. The whole cluster counts as one.",
+            registry=self.registry,
+        )
         self.engines = Gauge(
             "weightsync_engines", "Engines by state.", ["namespace", "weightsync", "state"], registry=self.registry
         )
@@ -65,18 +70,24 @@ class Metrics:
             ["namespace", "weightsync", "type"],
             registry=self.registry,
         )
+        self.suspended = Gauge(
+            "weightsync_suspended",
+            "1 while spec.suspend holds all versions back.",
+            ["namespace", "weightsync"],
+            registry=self.registry,
+        )
         self.terms = Gauge("weightsync_term", "The head's term.", ["namespace", "weightsync"], registry=self.registry)
         self._conditions: dict[tuple[str, str], set[str]] = {}
 
-    def count(
-        self, namespace: str, name: str, counts: Counts | None, term: int, conditions: Iterable[Condition]
-    ) -> None:
-        """What a WeightSync's status says."""
+    def count(self, seen: Seen, status: WeightSyncStatus, term: int) -> None:
+        """What a WeightSync's status says, and whether its spec suspends it."""
+        namespace, name, counts = seen.namespace, seen.name, status.counts
         for state in STATES:
             self.engines.labels(namespace, name, state).set(getattr(counts, state) if counts else 0)
         self.terms.labels(namespace, name).set(term)
+        self.suspended.labels(namespace, name).set(seen.spec is not None and seen.spec.suspend)
         known = self._conditions.setdefault((namespace, name), set())
-        for condition in conditions:
+        for condition in status.conditions:
             known.add(condition.type)
             self.conditions.labels(namespace, name, condition.type).set(condition.status == "True")
 
@@ -87,6 +98,7 @@ class Metrics:
         for kind in self._conditions.pop((namespace, name), ()):
             self.conditions.remove(namespace, name, kind)
         self.terms.remove(namespace, name)
+        self.suspended.remove(namespace, name)
 
     def text(self) -> bytes:
         """The exposition format."""

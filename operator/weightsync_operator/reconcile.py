@@ -98,7 +98,7 @@ class Reconciler:
         self._published[seen.uid] = Published(facts.plan, slices)
         self._metrics.passes.labels("done").inc()
         term = facts.plan.term if facts.plan else 0
-        self._metrics.count(seen.namespace, seen.name, wanted.counts, term, wanted.conditions)
+        self._metrics.count(seen, wanted, term)
         return bool(todo.create)
 
     def forget(self, seen: Seen) -> None:
@@ -114,7 +114,7 @@ class Reconciler:
         seen = self._store.sync(seen.uid) or seen  # what the pass has written before it failed
         wanted = refusal.refused(seen.status, seen.generation, str(error), rfc3339(self._clock()))
         term = seen.status.head.term if seen.status.head else 0
-        self._metrics.count(seen.namespace, seen.name, wanted.counts, term, wanted.conditions)
+        self._metrics.count(seen, wanted, term)
         todo = changes.between((), (), wanted, seen.status)
         try:
             accepted = await self._apply(seen, todo)

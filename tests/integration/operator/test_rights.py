@@ -126,11 +126,13 @@ def test_a_namespace_without_a_role_stops_no_other(
     place.served("rollout-a")
     assert there.status() == {}
     assert f'"namespace": "{other}"' in one.text()
+    assert one.metric("weightsync_operator_closed_namespaces") == 1
     for kind in ("roles", "rolebindings"):
         found = api.get(f"{RBAC}/namespaces/{rights}/{kind}/weightsync-operator")
         found["metadata"] = {"name": "weightsync-operator", "namespace": other}
         api.create(f"{RBAC}/namespaces/{other}/{kind}", found)
     there.served("rollout-a")
+    assert one.metric("weightsync_operator_closed_namespaces") == 0
     assert one.process.poll() is None
 
 

@@ -129,6 +129,14 @@ async def test_what_ended_the_operator_is_told() -> None:
         await app._first([other(), kopfs()])
 
 
+async def test_closed_namespaces_are_counted() -> None:
+    """Of what the store knows at the scrape: an alert waits for it."""
+    one = App(Settings(identity="one"), kube())
+    assert b"weightsync_operator_closed_namespaces 0.0" in one._metrics.text()
+    one._store.closed = frozenset({"a", "b"})
+    assert b"weightsync_operator_closed_namespaces 2.0" in one._metrics.text()
+
+
 class Busy:
     """An API server that refuses every list but the last."""
 

@@ -89,6 +89,22 @@ async def test_nothing_to_list_is_an_error(namespaces: tuple[str, ...]) -> None:
     with pytest.raises(Forbidden):
         await fed.resync(*namespaces)
     assert not fed.store.synced
+    assert fed.store.closed == set(namespaces or ("",)), "and how many they are"
+
+
+async def test_namespaces_that_all_close_are_planned_for_once_they_open() -> None:
+    """What is known of them stays meanwhile."""
+    fed = Fed(Server())
+    await fed.resync("a", "b")
+    fed.server.closed |= {"a", "b"}
+    with pytest.raises(Forbidden):
+        await fed.resync("a", "b")
+    assert not fed.store.whole("a")
+    assert fed.gone == []
+    fed.server.closed.clear()
+    await fed.resync("a", "b")
+    assert fed.store.whole("a")
+    assert set(fed.woken) == {"uid-a", "uid-b"}
 
 
 async def test_a_restored_storage_is_met_from_nothing() -> None:

@@ -171,3 +171,18 @@ async def test_the_series_of_one_that_is_made_anew_stay() -> None:
     operator.store.syncs.drop(UID, 99)
     operator.reconciler.forget(former)
     assert b'weightsync="policy"' not in operator.metrics.text()
+
+
+async def test_one_that_is_suspended_is_told_apart() -> None:
+    """It is not Ready, and nobody need act: the alert does not wait for its spec."""
+    server = Server()
+    operator = Operator(server, trainer(), engine())
+    await operator.run()
+    series = b'weightsync_suspended{namespace="default",weightsync="policy"} '
+    assert series + b"0.0" in operator.metrics.text()
+    server.sync["spec"]["suspend"] = True
+    server.sync["metadata"] |= {"generation": 2, "resourceVersion": "99"}
+    operator.see()
+    await operator.run()
+    assert operator.condition("Ready")[:2] == ("False", "Suspended")
+    assert series + b"1.0" in operator.metrics.text()
