@@ -1,7 +1,7 @@
 """From pods to engines: by the labels of a workload (workloads.py), by the user's own, or each pod alone. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from weightsync_operator.planning.grouping.group import Group
@@ -39,7 +39,7 @@ class _Place(NamedTuple):
 
 
 def group(pods: Sequence[Pod], grouping: Grouping = Grouping()) -> list[Group]:
-    """Every pod (oldest first) in exactly one engine; engines in the order of their oldest pods' age."""
+    """Every pod (oldest first) in exactly one engine; engines, of different names, by their oldest pods' age."""
     rows = grouping.workloads
     found: dict[tuple[str, ...], list[tuple[_Place, Pod]]] = {}
     for pod in pods:
@@ -49,7 +49,22 @@ def group(pods: Sequence[Pod], grouping: Grouping = Grouping()) -> list[Group]:
         found.setdefault(place.key, []).append((place, pod))
     # Each way but these takes a pod without labels for an engine of its own; here somebody asked for the labels.
     asked = grouping.workloads if grouping.by in ("LeaderWorkerSet", "Label") else ()
-    return [_group(members, asked) for members in found.values()]
+    groups, names = [], set[str]()
+    for members in found.values():
+        made = _group(members, asked)
+        if made.name in names:
+            made = replace(made, name=_in_full(*members[0]))
+        names.add(made.name)
+        groups.append(made)
+    return groups
+
+
+def _in_full(place: _Place, pod: Pod) -> str:
+    """A name that no other engine has, for one whose usual name is an older engine's: a-b and c read as a and b-c do.
+
+    Neither labels nor names of pods hold a slash.
+    """
+    return "/".join(place.key if place.key[0] else ("Pod", pod.name))
 
 
 def _place(row: Workload, pod: Pod) -> _Place | None:

@@ -91,6 +91,52 @@ def test_a_podclique_is_parted_likewise() -> None:
     assert names(pods) == {"pc-0": ["p-0", "p-1"], "pc-1": ["p-2", "p-3"]}
 
 
+def ray(name: str, cluster: str, kind: str) -> Pod:
+    values = (cluster, kind, "0")
+    return labelled(name, **dict(zip(RAY, values, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param(
+            [ray("x", "a", "c"), ray("y", "b", "c")], {"a-c-0": ["x"], "b-c-0": ["y"]}, id="where they differ, short"
+        ),
+        pytest.param(
+            [ray("x", "my-rl", "gpu-workers")], {"my-rl-gpu-workers-0": ["x"]}, id="with dashes, short all the same"
+        ),
+        pytest.param(
+            [ray("x", "a-b", "c"), ray("y", "a", "b-c"), ray("z", "a", "b-c")],
+            {"a-b-c-0": ["x"], "RayCluster/a/b-c/0": ["y", "z"]},
+            id="of one kind, the younger in full",
+        ),
+        pytest.param(
+            [engine("rollout-0"), lws("rollout-0-0", 0, 0), lws("rollout-0-1", 0, 1)],
+            {"rollout-0": ["rollout-0"], "LeaderWorkerSet/rollout/0": ["rollout-0-0", "rollout-0-1"]},
+            id="of two kinds",
+        ),
+        pytest.param(
+            [lws("rollout-0-0", 0, 0), lws("rollout-0-1", 0, 1), engine("rollout-0")],
+            {"rollout-0": ["rollout-0-0", "rollout-0-1"], "Pod/rollout-0": ["rollout-0"]},
+            id="a pod alone is the younger",
+        ),
+    ],
+)
+def test_no_two_engines_have_one_name(pods: list[Pod], expected: dict[str, list[str]]) -> None:
+    """The usual one is the oldest's."""
+    assert names(pods) == expected
+    assert len(group(pods)) == len(expected)
+
+
+def test_a_refusal_takes_out_one_engine() -> None:
+    """And not its namesake: engines are told apart by their names."""
+    found = judge(ray("x", "a-b", "c"), ray("y", "a", "b-c"))
+    (first, second) = found.members
+    left = found.without([membership.Outsider(second.name, reasons.SOURCES_FULL, "no room")])
+    assert left.members == (first,)
+    assert left.matched == 2
+
+
 def test_the_users_way_comes_first() -> None:
     """by: Pod takes labelled pods apart; by: Label puts others together, and names a pod without the label."""
     pods = [lws("a", 0, 0), lws("b", 0, 1)]
