@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 START_RETRY_SECONDS = 2.0
 GATHER_SECONDS = 1.0  # an API server that restarts ends the watches on all kinds
+STANDING_BY = "standing by for the Lease"
 STUCK_SECONDS = 300.0  # a pass is a few calls of at most 30 s each
 
 
@@ -78,7 +79,7 @@ class App:
     async def _work(self, stop: asyncio.Event) -> None:
         await self._crds()
         if self._lease is not None:
-            self._stage = "standing by for the Lease"
+            self._stage = STANDING_BY
             await self._lease.acquire()
             log.info("leading", lease=self._settings.lease_name, identity=self._settings.identity)
         self._metrics.leading.set(1)
@@ -171,8 +172,10 @@ class App:
         return f"a pass has been running for {age:.0f} s" if age > STUCK_SECONDS else ""
 
     def _ready(self) -> str:
-        # Standing by is ready: a rolling update waits for the new pod before it ends the leader.
-        return "" if self._stage in ("working", "standing by for the Lease") else self._stage
+        if self._stage == STANDING_BY and self._lease is not None:
+            # Ready, unless it could never lead: a rolling update waits for the new pod before it ends the leader.
+            return self._lease.refused
+        return "" if self._stage == "working" else self._stage
 
 
 async def _first(parts: list[Coroutine[Any, Any, None]]) -> None:

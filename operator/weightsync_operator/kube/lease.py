@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from kubernetes.aio.client import ApiException
 from kubernetes.aio.leaderelection import leaderelection
 from kubernetes.aio.leaderelection.electionconfig import Config
@@ -19,7 +20,9 @@ from kubernetes.aio.leaderelection.resourcelock.baselock import BaseLock
 
 from weightsync_operator.kube import paths
 from weightsync_operator.kube.client import Json, Kube
-from weightsync_operator.kube.errors import KubeError, NotFound, Unavailable
+from weightsync_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
+
+log = structlog.get_logger(__name__)
 
 DURATION_SECONDS = 15
 RENEW_SECONDS = 10
@@ -74,6 +77,24 @@ class Lock(BaseLock):
         super().__init__(name, namespace, identity)
         self._kube = kube
         self._seen: Json = {}
+        self._refused: dict[str, str] = {}  # what the role does not allow, by verb, since it last did
+
+    @property
+    def refused(self) -> str:
+        """Why this one can never hold the Lease, as far as it has tried; "" while nothing speaks against it."""
+        why = next(iter(self._refused.values()), "")
+        if not why:
+            return ""
+        return f"Lease {self.namespace}/{self.name} may not be used: {why}: give the operator's Role back its leases"
+
+    def _told(self, verb: str, error: KubeError | None = None) -> None:
+        """How a call ended. What says nothing of rights changes nothing: a server that is away, another's Lease."""
+        if error is None:
+            self._refused.pop(verb, None)
+        elif isinstance(error, Forbidden):
+            if not self._refused:
+                log.warning("the Lease may not be used", error=str(error))
+            self._refused[verb] = str(error)
 
     async def get(self, name: str, namespace: str) -> Got:
         """The record, or an ApiException of which the election reads status 404 as: create it."""
@@ -83,7 +104,10 @@ class Lock(BaseLock):
             body = json.dumps({"code": HTTPStatus.NOT_FOUND})
             return False, ApiException(status=HTTPStatus.NOT_FOUND, reason=str(error), body=body)
         except KubeError as error:
+            self._told("get", error)
             return False, ApiException(status=error.status, reason=str(error))
+        self._told("get")
+        self._told("create")  # it is there
         return True, record_of(self._seen.get("spec", {}))
 
     async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
@@ -96,8 +120,10 @@ class Lock(BaseLock):
         }
         try:
             self._seen = await _soon(self._kube.create(paths.leases(namespace), body))
-        except KubeError:
+        except KubeError as error:
+            self._told("create", error)
             return False
+        self._told("create")
         return True
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
@@ -117,8 +143,10 @@ class Lock(BaseLock):
     async def _replace(self, body: Json) -> bool:
         try:
             self._seen = await _soon(self._kube.replace(paths.lease(self.namespace, self.name), body))
-        except KubeError:
+        except KubeError as error:
+            self._told("update", error)
             return False
+        self._told("update")
         return True
 
 
@@ -128,6 +156,11 @@ class Lease:
     def __init__(self, kube: Kube, name: str, namespace: str, identity: str) -> None:
         self._lock = Lock(kube, name, namespace, identity)
         self._election: asyncio.Task[None] | None = None
+
+    @property
+    def refused(self) -> str:
+        """Why it can never be held, in a sentence; "" while nothing speaks against it."""
+        return self._lock.refused
 
     async def acquire(self) -> None:
         """Wait for it. Raises Unavailable where the election ends without it."""

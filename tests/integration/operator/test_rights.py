@@ -136,6 +136,18 @@ def test_a_namespace_without_a_role_stops_no_other(
     assert one.process.poll() is None
 
 
+def test_a_replica_without_rights_on_its_lease_is_not_ready(
+    rights: str, place: Place, operators: Operators, light_cluster: LightCluster, tmp_path: Path
+) -> None:
+    """It says what its role lacks: it could never take the leader's place."""
+    config = kubeconfig(light_cluster, tmp_path, token(place.api, rights, "weightsync-operator"))
+    elsewhere = ("--leader-election", "--lease-namespace=kube-system", "--lease-name=weightsync-operator")
+    one = operators.start(*elsewhere, kubeconfig=config)
+    eventually("it says so", lambda: "Lease kube-system/weightsync-operator may not be used" in one.ask("/readyz")[1])
+    assert one.ask("/readyz")[0] == 503
+    assert one.ask("/healthz")[0] == 200
+
+
 def test_an_agent_may_say_what_it_is_and_no_more(
     rights: str, api: Api, place: Place, light_cluster: LightCluster
 ) -> None:

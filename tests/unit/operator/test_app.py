@@ -11,7 +11,7 @@ from kubernetes.aio import client
 from weightsync_operator import app, handlers
 from weightsync_operator.app import App
 from weightsync_operator.kube.client import Kube
-from weightsync_operator.kube.errors import Unavailable
+from weightsync_operator.kube.errors import Forbidden, Unavailable
 from weightsync_operator.settings import Settings
 
 
@@ -127,6 +127,18 @@ async def test_what_ended_the_operator_is_told() -> None:
 
     with pytest.raises(LookupError, match="why"):
         await app._first([other(), kopfs()])
+
+
+async def test_standing_by_for_a_lease_that_may_not_be_used_is_not_ready() -> None:
+    """A rolling update would else end the leader for a replica that can never take its place."""
+    one = App(Settings(identity="one", leader_election=True, lease_namespace="system"), kube())
+    one._stage = app.STANDING_BY
+    assert one._ready() == ""
+    assert one._lease is not None
+    one._lease._lock._told("get", Forbidden("GET leases: 403", 403))
+    assert "may not be used: GET leases: 403" in one._ready()
+    one._lease._lock._told("get")
+    assert one._ready() == ""
 
 
 async def test_closed_namespaces_are_counted() -> None:
