@@ -43,7 +43,7 @@ class Planner:
         self.members: dict[str, Pod] = {}  # by the leader's uid
         self.sources: dict[str, tuple[SourcePod, Pod]] = {}
         self.away: set[str] = set()  # source pods whose agent was seen to be dead: gone, as far as plans go
-        self.younger: set[str] = set()  # that were away since the last plan from the sources: others of their name
+        self.younger: set[str] = set()  # back since the last plan of all stages: new pods, for plans
         self.shunned: set[str] = set()  # may not coordinate: a fault
         self.plan: Plan | None = None
         self.memo = Memo()
@@ -145,10 +145,7 @@ class Planner:
         return True
 
     def _before(self, sources: Sources) -> Plan | None:
-        """The plan in force. Where its coordinator is to be another pod, that is not there any more for the operator.
-
-        Unless nobody else can: then it stays.
-        """
+        """The plan in force; its coordinator counts as gone where another pod is to coordinate, and one can."""
         plan = self.plan
         if plan is None or not sources.usable or plan.coordinator not in self._last:
             return plan
