@@ -1,6 +1,6 @@
 """The other guest: does what the first one asks of it over the wire.
 
-`python -m tests.rdma.far` serves there, until `python -m tests.rdma.far end` is run here.
+`python -m tests.rdma.far` serves there, until `end` is asked for.
 
 Requests and answers are JSON objects, one a line. Nothing is judged here.
 """
@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,17 +184,7 @@ class Link:
         self._writer.close()
 
 
-async def end() -> None:
-    """Tell the other guest that no more is asked of it."""
-    link = await Link.open()
-    await link.ask("end")
-    link.close()
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["end"]:
-        asyncio.run(end())
-    else:
-        place = Path("/dev/shm/far")
-        place.mkdir()
-        asyncio.run(serve(place))
+    place = Path("/dev/shm/far")
+    place.mkdir()
+    asyncio.run(serve(place))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.rdma import far
 from tools.guest.errors import GuestError
 from tools.guest.run import Job, run
 from tools.setup.errors import SetupError
@@ -24,7 +25,8 @@ PYTEST = (
     "pytest", "-v", "--maxfail=1", "--assert=plain", "-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin",
     "-p", "pytest_timeout", "--durations=0", "--durations-min=1",
 )  # fmt: skip
-FAR = "tests.rdma.far"
+# Asked for by the shell: an interpreter would import for half a minute.
+END = f"""exec 3<>/dev/tcp/{far.ADDRESS}/{far.PORT}; echo '{{"call": "end"}}' >&3; read -r said <&3"""
 NURSERY = "tests.rdma.nursery"
 # Guests, and the file of tests.
 PARTS = {
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     """Returns the exit status: that of the first parts that failed."""
     parser = argparse.ArgumentParser(prog="tests.rdma.run", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--seconds", type=float, default=600, help="limit of the guests of each boot (600)")
+    parser.add_argument("--seconds", type=float, default=1200, help="limit of the guests of each boot (1200)")
     parser.add_argument("-k", dest="wanted", default="", help="pytest's -k")
     options = parser.parse_args(arguments)
     more = ("-k", options.wanted) if options.wanted else ()
@@ -66,14 +68,13 @@ def _boot(nodes: int, parts: Sequence[str], seconds: float, more: Sequence[str])
     # Numpy stands for torch, which loads for minutes there.
     light = str(Path(__file__).with_name("light"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (light, environment.get("PYTHONPATH"))))
-    worlds = any("world" in part for part in parts)
     with tempfile.TemporaryDirectory(prefix="weightsync-rdma-") as out:
-        if worlds:
+        if any("world" in part for part in parts):
             # Here, at full speed.
             subprocess.run([sys.executable, "-m", "tests.rdma.plane", f"{out}/model"], check=True)
         return run(
             Job(
-                command=_command(nodes, parts, more, worlds=worlds), nodes=nodes, out=Path(out), seconds=seconds,
+                command=_command(nodes, parts, more), nodes=nodes, out=Path(out), seconds=seconds,
                 processors=2 if nodes == 1 else 1,
                 environment={
                     **environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1",
@@ -84,14 +85,13 @@ def _boot(nodes: int, parts: Sequence[str], seconds: float, more: Sequence[str])
         )  # fmt: skip
 
 
-def _command(nodes: int, parts: Iterable[str], more: Sequence[str], *, worlds: bool) -> tuple[str, ...]:
+def _command(nodes: int, parts: Iterable[str], more: Sequence[str]) -> tuple[str, ...]:
     """What every guest runs. The second one does what the first one's tests ask of it."""
-    python = [sys.executable, "-m", *([NURSERY] if worlds else [])]
+    python = [sys.executable, "-m", NURSERY]
     tests = [*python, *PYTEST, *(PARTS[part][1] for part in parts), *more]
     if nodes == 1:
         return tuple(tests)
-    far = " ".join([*python, FAR])
-    pair = f'[ $GUEST_NODE = 2 ] && exec {far}; "$@"; status=$?; {sys.executable} -m {FAR} end; exit $status'
+    pair = f'[ $GUEST_NODE = 2 ] && exec {" ".join(python)} tests.rdma.far; "$@"; status=$?; {END}; exit $status'
     return ("bash", "-c", pair, "pair", *tests)
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.integration.transfer.workers import MIB, Bench, begun, stop, until, whole, write_all
 from tests.rdma.counters import PACKET, sent_packets
+from tests.rdma.nursery import Forked
+from tools.world.processes import python
 from weightsync.arena import Arena
 from weightsync.errors import TransferError
 from weightsync_agent.devices import sysfs
@@ -194,15 +196,14 @@ def test_the_device_is_discovered_and_opened() -> None:
 
 async def test_preflight_says_that_the_guest_is_fit(bench: Bench) -> None:
     """Over verbs, with a loopback write that is compared."""
-    command = [
-        sys.executable, "-m", "weightsync_cli", "preflight", "--transport", "rdma", "--size", "4Mi", "-o", "json",
-    ]  # fmt: skip
-    environment = {**os.environ, "POD_IP": os.environ["GUEST_ADDRESS"], "WEIGHTSYNC_DIR": str(bench.folder)}
-    done = await asyncio.to_thread(
-        subprocess.run, command, env=environment, capture_output=True, text=True, check=False
-    )
-    findings = {each["check"]: each for each in json.loads(done.stdout)["findings"]}
-    assert {each["status"] for each in findings.values()} == {"ok"}, done.stdout
+    command = python("weightsync_cli", "preflight", "--transport", "rdma", "--size", "4Mi", "-o", "json")
+    environment = {"POD_IP": os.environ["GUEST_ADDRESS"], "WEIGHTSYNC_DIR": str(bench.folder)}
+    program = Forked("preflight", command, environment, bench.folder / "said")
+    program.start()
+    await until(lambda: not program.alive, seconds=240)
+    said = program.log.read_text()
+    findings = {each["check"]: each for each in json.loads(said)["findings"]}
+    assert {each["status"] for each in findings.values()} == {"ok"}, said
     assert f"{4 * MIB} bytes over rdma in" in findings["loopback write"]["found"]
 
 
