@@ -23,6 +23,7 @@ QUICK = (
     "reuse-sync-id", "any-grant", "direct-grant-before-pause", "direct-grant-before-journal",
     "direct-verify-before-terminal", "direct-continue-while-open", "direct-regrant-while-open",
     "direct-trust-old-table", "direct-word-is-enough", "pull-without-verifying", "no-confirm",
+    "frozen-while-away",
     "keep-verified-for-ever", "lend-while-filling", "grant-while-it-reads", "grow-without-reading",
     "lease-without-end", "renewal-needs-a-place", "send-readers-away",
     "relay-without-verifying", "written-and-relayed",

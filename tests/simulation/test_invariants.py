@@ -101,6 +101,8 @@ BROKEN = [
     (14, "two stages", lambda: i.one_stage("r", 0, 1, 0)),
     (15, "its own version refused", lambda: i.gets_it_back("e", "REAPPLYING", takes=False)),
     (15, "a free arena that is not read into", lambda: i.may_be_read_into("r", "EMPTY", free=True)),
+    (15, "an engine that no plan has", lambda: i.planned({"a", "b"}, {"a"})),
+    (15, "an engine that is gone", lambda: i.planned({"a"}, {"a", "b"})),
     (15, "more readers than places", lambda: leases.few_at_a_time("e", 3, 2)),
     (15, "a place that nobody has", lambda: leases.full_of_readers("e", 1, 2)),
     (15, "a reader sent away from what lies there", lambda: leases.reads_on("e", "l.1", "NotHeld", lies=True)),

@@ -329,6 +329,12 @@ def gets_it_back(where: str, state: str, *, takes: bool) -> None:
         raise Violation(15, f"{where}, {state}, refuses its own version, which stands sealed beside it")
 
 
+def planned(able: set[str], there: set[str]) -> None:
+    """15. Who may take part stands in the plan, and nobody else, be trainers there or away."""
+    if able != there:
+        raise Violation(15, f"the plan lacks {sorted(able - there)} and holds {sorted(there - able)}, which are gone")
+
+
 def may_be_read_into(where: str, state: str, *, free: bool) -> None:
     """15. An engine that could read a version from another does. free: nobody writes into the arena, or needs it."""
     if free:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from tools.simulate import invariants as i
 from weightsync.announcement import Announcement, SourceRank
 from weightsync.plan import Plan, Relay, Strategy, Transfer
 from weightsync_agent.plan_feed.heads import retired
@@ -130,11 +131,13 @@ class Planner:
         self.planning = False
         if self.deleted:
             return False
-        sources = self._sources()
-        plan = compose(self._wish(), sources, self._engines(), self._before(sources), int(1000 * self.world.loop.now),
+        sources, engines = self._sources(), self._engines()
+        plan = compose(self._wish(), sources, engines, self._before(sources), int(1000 * self.world.loop.now),
                        memo=self.memo)  # fmt: skip
         if sources.usable:
             self.younger.clear()
+        if plan is not None:
+            i.planned({engine.leader.uid for engine in engines}, {engine.leader for engine in plan.engines})
         if plan is None or (self.plan is not None and plan.generation == self.plan.generation):
             return False
         self.plan = plan

@@ -18,6 +18,7 @@ from weightsync.version import Version
 from weightsync.wire import v1
 from weightsync_agent.protocol import holders, joiner, lending, readers
 from weightsync_agent.protocol import target as t
+from weightsync_operator.planning import compose
 
 __all__ = ["BUGS"]  # all: the others', too
 
@@ -37,6 +38,11 @@ def _pull_without_verifying(p: Patches) -> None:
     old = p.set(ranks.RankTarget, "pulled", None)
     p.set(ranks.RankTarget, "pulled", lambda self, pulled, computed, claimed: old(self, pulled, claimed, claimed))
     p.set(joining, "SPOILT", 0.02)
+
+
+@pull_bug("engines neither come into the plan nor leave it while the trainer is away: nobody knows whom to read from")
+def _frozen_while_away(p: Patches) -> None:
+    p.set(compose, "_feeds_all", lambda pods: False)
 
 
 @pull_bug("a joiner's reading worker goes on after the pull has ended")
