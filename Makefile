@@ -112,6 +112,11 @@ rdma-test: ## Test over real verbs, in guests with a soft-RoCE device (root on D
 	@$(PYTHON) tools/setup guest env
 	$(BIN)/python -m tests.rdma.run $(ARGS)
 
+.PHONY: rdma-e2e
+rdma-e2e: ## Chart, trainer and engines on two guests as nodes, weights over verbs (root on Debian for amd64)
+	@$(PYTHON) tools/setup guest-cluster env images examples-env
+	$(BIN)/python -m tests.rdma_e2e.run $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: ## Measure the operator with 10,000 pods on a real API server; writes build/bench/scale.json
 	@$(PYTHON) tools/setup libraries env light

@@ -37,12 +37,13 @@ ALONE = Network("10.0.2.15", "10.0.2.2", "user,id=eth,restrict=on")
 
 @dataclass(frozen=True)
 class Shape:
-    """What a guest is given."""
+    """What a guest is given. disks: files that it may only read."""
 
     memory: str
     processors: int
     mtu: int
     accelerator: str
+    disks: tuple[Path, ...] = ()
 
 
 class Machine:
@@ -112,6 +113,10 @@ class Machine:
             ports += ["-add-fd", f"fd={pipe},set={number}", "-chardev"]
             ports += [f"file,id={name},path=/dev/fdset/{number},append=on"]
             ports += ["-device", f"virtserialport,chardev={name},name={name}"]
+        disks = []
+        for number, disk in enumerate(shape.disks):
+            disks += ["-blockdev", f"raw,node-name=disk{number},read-only=on,file.driver=file,file.filename={disk}"]
+            disks += ["-device", f"virtio-blk-pci,drive=disk{number}"]
         return [
             "qemu-system-x86_64", "-accel", f"{shape.accelerator}{threads}",
             "-cpu", "max" if shape.accelerator == "tcg" else "host",
@@ -123,7 +128,7 @@ class Machine:
             "-device", "virtio-9p-pci,fsdev=control,mount_tag=control",
             "-fsdev", f"{share},id=out,path={self._out}", "-device", "virtio-9p-pci,fsdev=out,mount_tag=out",
             "-netdev", self._network.netdev, "-device", device,
-            "-device", "virtio-rng-pci", "-device", "virtio-serial-pci", *ports,
+            "-device", "virtio-rng-pci", "-device", "virtio-serial-pci", *ports, *disks,
         ]  # fmt: skip
 
     def wait(self, seconds: float) -> bool:

@@ -20,7 +20,10 @@ NODES = 250  # as many as the wire has addresses for
 
 @dataclass(frozen=True)
 class Job:
-    """What is run, and in what. seconds: limit of the whole, boot included; out: None for a folder that goes."""
+    """What is run, and in what. seconds: limit of the whole, boot included; out: None for a folder that goes.
+
+    disks: files that guests have as read-only disks, the first as /dev/vda (module virtio_blk).
+    """
 
     command: tuple[str, ...]
     nodes: int = 1
@@ -31,6 +34,7 @@ class Job:
     mtu: int = 4200
     accelerator: str = "tcg"
     environment: dict[str, str] = field(default_factory=dict)
+    disks: tuple[Path, ...] = ()
 
 
 def run(job: Job) -> int:
@@ -55,7 +59,7 @@ def booted(job: Job, line: wire.Wire | None = None) -> Iterator[list[Machine]]:
         stack.enter_context(_ended_by_signals())
         if line is None and job.nodes > 1:
             line = stack.enter_context(wire.Wire(job.nodes, job.mtu))
-        shape = Shape(job.memory, job.processors, job.mtu, job.accelerator)
+        shape = Shape(job.memory, job.processors, job.mtu, job.accelerator, job.disks)
         machines = [
             Machine(node, boot, shape=shape, network=_network(line, node), control=Path(folder) / str(node), out=out)
             for node in range(1, job.nodes + 1)

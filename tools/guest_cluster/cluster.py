@@ -128,7 +128,7 @@ def running(
 ) -> Iterator[GuestCluster]:
     """Booting at the beginning of the block, which this thread spends at the wire; gone after it. Needs root.
 
-    store: the images (store.prepare). out: a folder, empty or not there.
+    store: the disk of images (store.prepare). out: a folder, empty or not there.
     """
     guests = nodes(count)
     with ExitStack() as stack:
@@ -145,12 +145,13 @@ def running(
             node_files.write(folder / "nodes" / node.name, node, others, authority)
         path = {str(found[name].parent) for name in ("containerd", "kubelet", "k8s-rdma-shared-dp")}
         job = Job(
-            command=("bash", str(STAGES / "node.sh"), str(folder / "nodes"), str(store)),
+            command=("bash", str(STAGES / "node.sh"), str(folder / "nodes")),
             nodes=count,
             out=out,
             memory=memory,
             processors=1,
             mtu=MTU,
+            disks=(store,),
             environment={"PATH": ":".join([*sorted(path), "/usr/sbin:/usr/bin:/sbin:/bin"])},
         )
         machines = stack.enter_context(booted(job, line))

@@ -1,28 +1,31 @@
-# In a guest: makes it a node of the cluster whose files are below folder $1, with the images in folder $2. Programs are
+# In a guest: makes it a node of the cluster whose files are below folder $1, with the images on /dev/vda. Programs are
 # found by PATH. Stays, and tells what the device has counted whenever that is asked in $OUT/<host>/asked.
 set -uo pipefail
-own=$1/$(hostname) store=$2 place=/var/lib/weightsync-cluster logs=$OUT/$(hostname)
+own=$1/$(hostname) place=/var/lib/weightsync-cluster logs=$OUT/$(hostname)
 here=$(dirname "${BASH_SOURCE[0]}")
 say() { echo "$(cut -d' ' -f1 /proc/uptime) s after its boot: $*"; }
 answers() { until "$@" > /dev/null 2>&1; do sleep 0.3; done; }
 
 mkdir -p "$logs"
-modprobe -a br_netfilter veth bridge ib_umad  # the device plugin wants all of a device's files
+modprobe -a virtio_blk ext4 br_netfilter veth bridge ib_umad  # the device plugin wants all of a device's files
 echo 1 > /proc/sys/net/ipv4/ip_forward
 mount --make-rshared /
-mkdir -p "$place" /var/lib/kubelet
+store=/run/images
+mkdir -p "$place" "$store" /var/lib/kubelet
+mount -o ro /dev/vda "$store"
 mount -t tmpfs -o size=80% tmpfs "$place"
 mount -t tmpfs tmpfs /var/lib/kubelet
 cp -r "$own/." "$place"
 while read -r range address; do ip route add "$range" via "$address"; done < "$place/routes"
 
-# The two databases are written to and copied; what they speak of is only read, and linked.
+# The two databases are written to and copied, what they speak of is only read.
 root=$place/containerd/root snapshots=io.containerd.snapshotter.v1.overlayfs
 mkdir -p "$root/$snapshots/snapshots"
 cp -r "$store/io.containerd.metadata.v1.bolt" "$root"
 cp "$store/$snapshots/metadata.db" "$root/$snapshots"
 ln -s "$store/$snapshots/snapshots"/* "$root/$snapshots/snapshots"
-ln -s "$store/io.containerd.content.v1.content" "$root"
+mkdir -p "$root/io.containerd.content.v1.content/ingest"
+ln -s "$store/io.containerd.content.v1.content/blobs" "$root/io.containerd.content.v1.content"
 
 containerd --config "$place/containerd.toml" > "$logs/containerd.log" 2>&1 &
 answers ctr --address "$place/containerd/containerd.sock" version
