@@ -1,5 +1,6 @@
 """Each invariant's function can fail, and says what is wrong."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from tools.simulate import invariants as i
 from tools.simulate import leases
 from tools.simulate import source_invariants as own
+from tools.simulate.clock import Loop
+from tools.simulate.ledger import Ledger
 from tools.simulate.memory import ArenaFile, digest
 from weightsync.arena import ArenaState
 from weightsync_agent.journal.records import JournalState
@@ -168,3 +171,21 @@ def test_a_digest_tells_programs_buckets_and_contents_apart():
     }
 
     assert len(found) == 2 * 2 * 6
+
+
+@pytest.mark.parametrize("lives", [True, False], ids=["a worker that lives", "a dead worker"])
+@pytest.mark.parametrize(
+    "does",
+    [
+        pytest.param(lambda ledger, target: ledger.granted(target, "h" * 32, 1, "s"), id="grants"),
+        pytest.param(lambda ledger, target: ledger.reads(target, "h" * 32), id="reads itself"),
+        pytest.param(lambda ledger, target: ledger.verified(target, [0]), id="verifies"),
+        pytest.param(lambda ledger, target: ledger.closed("r", "w1.0", "g" * 32, "source/0"), id="closes"),
+    ],
+)
+def test_what_flies_to_a_dead_worker_forbids_nothing(does, lives):
+    """Its agent may not know yet; what Mooncake said had failed still flies, and never lands."""
+    ledger = Ledger(Loop(), [0])
+    ledger.flying, ledger.sessions = {"w1.0": [piece()]}, {"w1.0": None} if lives else {}
+    with pytest.raises(i.Violation) if lives else nullcontext():
+        does(ledger, SimpleNamespace(where="engine-0, rank 0", session="w1.0"))

@@ -111,15 +111,19 @@ class Ledger:
         """Something that a sync asked for is done."""
         i.not_ended(listener, what, sync, self.newest.get((listener, sync.rpartition("/")[0]), 0))
 
+    def _may_land(self, session: str) -> Sequence[Piece]:
+        """What is on its way to a process that lives: a dead one receives nothing, whether its agent knows or not."""
+        return self.flying.get(session, ()) if session in self.sessions else ()
+
     def granted(self, target: TargetArena, grant: str, term: int, coordinator: str) -> None:
         """A target marks its arena Filling under a new grant."""
         where = target.where
-        i.granted_once(where, grant, self.flying.get(target.session, ()))
+        i.granted_once(where, grant, self._may_land(target.session))
         self.effect(where, "a grant", term, coordinator)
 
     def reads(self, target: TargetArena, grant: str) -> None:
         """A target marks its arena Filling for its own reader."""
-        i.granted_once(target.where, grant, self.flying.get(target.session, ()))
+        i.granted_once(target.where, grant, self._may_land(target.session))
 
     def read_lands(self, target: TargetArena, grant: str, bucket: int) -> None:
         """A piece that our own reader asked for comes in."""
@@ -142,14 +146,14 @@ class Ledger:
 
     def verified(self, target: TargetArena, offsets: Sequence[int]) -> None:
         """A target counts buckets as verified."""
-        flying = self.flying.get(target.session)
+        flying = self._may_land(target.session)
         if flying:
             for offset in offsets:
                 i.quiet_before_verified(target.where, number_of(offset), flying)
 
     def closed(self, where: str, session: str, grant: str, writer: str) -> None:
         """A writer's part of a grant is to be closed, by its last receipt or since it was never ordered to write."""
-        flying = self.flying.get(session, ()) if session in self.sessions else ()  # a dead worker receives nothing
+        flying = self._may_land(session)
         i.nothing_follows(where, writer, sum(p.writer == writer and p.call.grant == grant for p in flying))
 
     def lands(self, piece: Piece) -> None:
