@@ -73,3 +73,13 @@ def test_the_guest_sees_the_host_and_cannot_write_to_it(tmp_path: Path) -> None:
     (root,) = (word for word in qemu if "id=root," in word)
     assert "path=/,readonly=on" in root
     assert {"fd=5,set=1", "fd=6,set=2"} <= set(qemu)
+
+
+def test_a_disk_can_only_be_read(tmp_path: Path) -> None:
+    """Several guests have the same file, and it is a cache's."""
+    shape = Shape("1G", 1, 4200, "tcg", (Path("/x/images"),))
+    boot = Boot(Path("k"), Path("i"), Path("m"))
+    qemu = Machine(1, boot, shape=shape, network=ALONE, control=tmp_path, out=tmp_path)._qemu([5, 6])
+    (disk,) = (word for word in qemu if "/x/images" in word)
+    assert "read-only=on" in disk
+    assert "virtio-blk-pci,drive=disk0" in qemu
