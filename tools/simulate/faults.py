@@ -315,16 +315,17 @@ def _engine_repacks(world: World, fault: Fault) -> None:
         if engine.alive:
             engine.end_life()
         world.faulty += 1
-        world.loop.at(3.5, restarted)
+        world.loop.at(3.5, restarted, world.loop.now)
 
-    def restarted() -> None:
-        stopped = pod.agent.life.frozen_until - world.loop.now
-        # A restart that the agent cannot see leaves it refusing, see the docs: while it was stopped, or too short,
-        # since another fault has started the engine meanwhile.
-        if stopped > 0 or engine.alive:
+    def restarted(ended: float) -> None:
+        thawed = pod.agent.life.frozen_until
+        # A restart that the agent cannot see leaves it refusing, see the docs: while it was stopped for a part of the
+        # silence, or too short, since another fault has started the engine meanwhile.
+        if thawed > ended or engine.alive:
             if engine.alive:
                 engine.end_life()
-            world.loop.at(max(stopped, 0.0) + 3.5, restarted)
+            again = max(thawed, world.loop.now)
+            world.loop.at(again - world.loop.now + 3.5, restarted, again)
             return
         world.faulty -= 1
         pod.start_engine()
