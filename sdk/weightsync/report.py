@@ -9,7 +9,7 @@ from weightsync.records import WireRecord
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
-Word = Annotated[str, Field(max_length=128)]  # these as the status has them: whoever may write a pod may write this
+Word = Annotated[str, Field(max_length=128)]  # the status has these, too: whoever may write a pod may report
 Label = Annotated[str, Field(max_length=256)]
 
 WORST = 20  # at most so many offenders are named: no object grows with the cluster
@@ -57,4 +57,4 @@ class Report(WireRecord):
     last_sync: LastSync | None = None
     worst: Annotated[tuple[Offender, ...], Field(max_length=WORST)] = ()
     error: Annotated[str, Field(max_length=1024)] = ""
-    error_reason: Annotated[str, Field(max_length=128)] = ""
+    error_reason: Word = ""

@@ -135,9 +135,8 @@ class Publisher:
         rank, nonce = self._identity.rank, self._identity.nonce
         with publication.watching(Exception):  # an interrupt ends it: it may wait long, and nothing is taken in yet
             publication.begin(BeginRequest(rank=rank, nonce=nonce, sequence=self._sequence, label=label[:LABEL]))
-        if (
-            publication.unexpected is None and len(label) > LABEL
-        ):  # told only now: the other ranks wait for this one to begin
+        # Told only now: the other ranks wait for this one to begin.
+        if publication.unexpected is None and len(label) > LABEL:
             publication.fail(InputError(f"label has {len(label)} characters, {LABEL} are allowed"))
 
     def _finish(self, publication: Publication, label: str) -> PublishHandle:

@@ -9,13 +9,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from weightsync.records import WireRecord
-from weightsync.report import WORST
+from weightsync.report import WORST, Label, Word
 
 MAX_SLICES = 256
 MAX_MESSAGE = 2048
 
 Count = Annotated[int, Field(ge=0)]
-Word = Annotated[str, Field(max_length=128)]
 
 
 class Head(WireRecord):
@@ -50,7 +49,7 @@ class LastSync(WireRecord):
     """Figures of the last finished sync, as the coordinator reported them."""
 
     version: Word = ""
-    label: Annotated[str, Field(max_length=256)] = ""
+    label: Label = ""
     engines: Count = 0
     bytes: Annotated[Count, Field(description="Payload bytes written to engines.")] = 0
     duration_milliseconds: Count = 0
@@ -86,7 +85,7 @@ class WeightSyncStatus(WireRecord):
     observed_generation: Annotated[Count, Field(description="The spec's generation that this is about.")] = 0
     head: Annotated[Head | None, Field(description="The plan in force.")] = None
     version: Annotated[Word, Field(description="The newest version that was decided.")] = ""
-    label: Annotated[str, Field(max_length=256, description="The trainer's own label of that version.")] = ""
+    label: Annotated[Label, Field(description="The trainer's own label of that version.")] = ""
     counts: Annotated[Counts | None, Field(description="Engines by state.")] = None
     last_sync: Annotated[LastSync | None, Field(description="Figures of the last finished sync.")] = None
     worst: Annotated[
