@@ -7,6 +7,7 @@ import structlog
 from aiohttp import web
 
 from weightsync.announcement import Announcement
+from weightsync.errors import Refused
 from weightsync_agent.memory import memory_limit
 from weightsync_agent.observability import metrics
 from weightsync_agent.own_pod.base import OwnPod
@@ -77,4 +78,10 @@ class Common:
         return web.Response(body=body, headers={"Content-Type": kind})
 
     async def _announcement(self, caller: Caller, request: web.Request) -> Announcement:
-        return self.own_pod.announcement or Announcement(address=self.settings.address)
+        if self.own_pod.announcement is None:
+            raise Refused(
+                "this agent has just started, and says what it is once it has looked: what it said before stands",
+                reason="NotAnnounced",
+                status=503,
+            )
+        return self.own_pod.announcement

@@ -167,7 +167,8 @@ class MemberAgent:
                         if target.arenas[0].machine.state is t.TargetState.LENT:
                             yield from target.returned()
                 case m.Tell():
-                    self._announce()
+                    if self.targets or not self.fence.term:
+                        self._announce()
 
     def _applied(self, event: object, grants: tuple[tuple[int, str], ...]) -> bool:
         """Whether the leader, which has not released these arenas by this event, commits from them."""

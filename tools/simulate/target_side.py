@@ -85,6 +85,7 @@ class EngineAgent:
         self.probed = ""  # the life of the engine whose capabilities are known
         self.decided: v1.Decided | None = None
         self.silent = 0
+        self.told = False  # what it is, in this life
         self.context: Context | None = None
         self.answer: Any = None
         self.committing = Lock(self.loop)
@@ -116,7 +117,8 @@ class EngineAgent:
                 self._obey(journal.term, journal.coordinator)
             self.decided = v1.Decided(version=journal.version, label=journal.label, term=journal.term,
                                       programs=journal.programs)  # fmt: skip
-        self._announce()
+        if not self.fence.term:
+            self._announce()
         while True:
             yield from self._look_once()
             self.joining.look()
@@ -130,6 +132,8 @@ class EngineAgent:
             self.silent += 1
             if self.silent >= SILENT_AFTER:
                 self.feed(m.Silent())
+                if not self.told:
+                    self._announce()
             return
         self.silent = 0
         self.feed(m.Answers() if self.machine.expects(found, self.look_at.base) else m.LifeChanged(found))
@@ -249,6 +253,7 @@ class EngineAgent:
         return self.direct or self.targets
 
     def _announce(self) -> None:
+        self.told = True
         state = self.machine.state
         ready = state not in (m.LeaderState.ABSENT, m.LeaderState.LOOKING, m.LeaderState.REFUSED)
         self.world.planner.announced(

@@ -146,7 +146,10 @@ class EngineDriver:
     async def run(self) -> None:
         """Until cancelled: look at the engine each probe_seconds."""
         self._restore_fence()
-        self._announce()
+        if not self.fence.term:
+            self._announce()
+        # Else a coordinator knows it: what an agent before this one announced stands until this one has looked. One
+        # that said first that it knows nothing would leave the plan, and what its arenas hold would be written anew.
         while True:
             await self._look_once()
             self.exchange.look()
@@ -172,6 +175,8 @@ class EngineDriver:
             self._silent += 1
             if self._silent >= SILENT_AFTER:
                 self._feed(m.Silent(), why=str(error))
+                if self._own_pod.announcement is None:
+                    self._announce()
             return
         self._silent = 0
         if self.machine.expects(found, self._look_at.base):

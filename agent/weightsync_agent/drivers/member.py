@@ -89,7 +89,9 @@ class MemberDriver:
 
     async def run(self) -> None:
         """Until cancelled: tell the leader that this pod is there, and learn what it is part of."""
-        self._announce()
+        if not self.fence.term:
+            self._announce()
+        # Else what an agent before this one announced stands until this one knows its ranks, as in drivers.engine.
         while True:
             await self._tell_leader()
             await asyncio.sleep(self._probe)
@@ -161,7 +163,8 @@ class MemberDriver:
                         if target.is_lent:
                             await target.returned()
                 case m.Tell():
-                    self._announce()
+                    if self.targets or self._own_pod.announcement is not None or not self.fence.term:
+                        self._announce()
                 case _:
                     raise TypeError(f"no such action: {action!r}")
         if self.machine.state is not before:

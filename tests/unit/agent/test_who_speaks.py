@@ -10,6 +10,7 @@ from tests.fuzz.strategies import dumped
 from tests.fuzz.test_http import ENGINE_BODIES, MEMBER_BODIES, TRAINER_BODIES, WRITER
 from weightsync.errors import Refused
 from weightsync.wire.v1 import Problem
+from weightsync_agent.own_pod.no_pod import NoPod
 from weightsync_agent.peers import members
 from weightsync_agent.peers.auth import Caller, Verifier
 from weightsync_agent.peers.heads import Head
@@ -129,3 +130,14 @@ def test_a_writer_that_no_grant_names_is_refused(agents: dict[str, Running]) -> 
     body = SPEAKS["/v1/receipts"] | {"writer": WRITER | {"uid": "t9"}, "term": 7}
     status, reason = answered(agents["engine"], "/v1/receipts", body, "t9")
     assert (status, reason) in ((403, "NotAWriter"), (409, "GrantClosed"))
+
+
+def test_an_agent_that_has_announced_nothing_yet_says_so(agents: dict[str, Running]) -> None:
+    """No blank announcement, which would take the engine out of the plan: what is known of it stands."""
+    pod = agents["engine"].common.own_pod
+    assert isinstance(pod, NoPod)
+    said, pod._announcement = pod._announcement, None
+    try:
+        assert answered(agents["engine"], "/v1/announcement", None, "t0") == (503, "NotAnnounced")
+    finally:
+        pod._announcement = said

@@ -30,7 +30,10 @@ async def agents(pods: Mapping[str, Pod], secret: str = "") -> AsyncIterator[dic
             if secret and request.headers.get("Authorization") != f"Bearer {secret}":
                 return web.json_response({"reason": "Unauthenticated", "message": "no token"}, status=401)
             said = pods[uid].announcement
-            return web.Response(text=said.model_dump_json() if said else "", content_type="application/json")
+            if said is None:  # as an agent answers that has just started again, see test_who_speaks
+                refusal = {"reason": "NotAnnounced", "message": "once it has looked"}
+                return web.json_response(refusal, status=503)
+            return web.Response(text=said.model_dump_json(), content_type="application/json")
 
         app = web.Application()
         app.router.add_get("/v1/announcement", answer)
@@ -112,6 +115,11 @@ async def test_an_agent_that_falls_silent_stays_planned(tmp_path: Path) -> None:
         async with agents(pods) as where:
             planner = Planner(inventory(tmp_path / "agents.yaml", where), out)
             await planner.step(session)
+            pods["e0"] = Pod(namespace="", name="e0", uid="e0")
+            _, silent, written = await planner.step(session)
+            assert set(silent) == {"e0"}
+            assert "once it has looked" in silent["e0"]
+            assert not written
         _, silent, written = await planner.step(session)
         assert set(silent) == {"t0", "e0"}
         assert not written

@@ -874,6 +874,42 @@ async def test_a_term_outlives_the_engines_agent(tmp_path: Path) -> None:
     await again.driver.close()
 
 
+async def test_an_agent_that_a_coordinator_knows_says_what_it_is_once_it_has_looked(tmp_path: Path) -> None:
+    """What the agent before it announced stands until then: the engine stays in the plan over a restart."""
+    world = World(tmp_path)
+    running = asyncio.create_task(world.driver.run())
+    await until(lambda: world.pod.announcement is not None)
+    assert world.pod.announcement is not None
+    assert world.pod.announcement.targets == ()  # nobody knows it: so the operator learns that its agent is there
+    await until(lambda: world.state is LeaderState.FRESH)
+    await world.driver.grant(grant_request().model_copy(update={"term": 2, "coordinator": "d"}))
+    running.cancel()
+    await world.driver.close()
+    again = World(tmp_path)
+    again.engine.hold = asyncio.Event()
+    running = asyncio.create_task(again.driver.run())
+    await until(lambda: "describe" in again.engine.calls)
+    assert again.pod.announcement is None
+    again.engine.hold.set()
+    await until(lambda: again.pod.announcement is not None)
+    assert [rank.rank for rank in again.pod.announcement.targets] == [0]
+    assert again.pod.announcement.ready
+    running.cancel()
+    await again.driver.close()
+
+
+async def test_an_engine_that_is_gone_when_its_agent_is_back_is_said_to_be(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.seen()
+    await world.driver.grant(grant_request().model_copy(update={"term": 2, "coordinator": "d"}))
+    await world.driver.close()
+    again = World(tmp_path)
+    await again.fall_silent()
+    assert again.pod.announcement is not None
+    assert (again.pod.announcement.ready, again.pod.announcement.targets) == (False, ())
+    await again.driver.close()
+
+
 async def test_an_engine_without_copy_programs_says_so_until_they_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
