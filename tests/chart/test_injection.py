@@ -182,7 +182,8 @@ def test_the_snippet_for_pod_templates_is_what_is_injected(place: Place, role: s
         assert snippet[part] == agent[part], part
     assert mounts(snippet) == mounts(agent)
     agent["securityContext"]["capabilities"].pop("add")
-    assert snippet["securityContext"] == agent["securityContext"]
+    agent["securityContext"].pop("runAsUser")  # with it, as test_the_agent_is_confined tells
+    assert snippet["securityContext"] == agent["securityContext"] | {"runAsNonRoot": True}
     own = {one["name"] for one in agent["env"]} - {"WEIGHTSYNC_LOG_LEVEL", "WEIGHTSYNC_STALL_SECONDS"}
     assert {one["name"] for one in snippet["env"]} == own
     assert documented["serviceAccountName"] == injected["serviceAccountName"]
@@ -193,10 +194,10 @@ def test_the_snippet_for_pod_templates_is_what_is_injected(place: Place, role: s
 
 
 def test_the_agent_is_confined(place: Place) -> None:
-    """Not root, nothing writable but the volume, no capability but the one that was asked for."""
+    """Nothing writable but the volume, no capability but the one that was asked for, which counts for root alone."""
     (agent,) = place.made(pod("engine"))["spec"]["initContainers"]
     assert agent["securityContext"] == {
-        "runAsNonRoot": True, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+        "runAsUser": 0, "runAsNonRoot": False, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
         "seccompProfile": {"type": "RuntimeDefault"}, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]},
     }  # fmt: skip
 

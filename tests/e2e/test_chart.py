@@ -210,15 +210,34 @@ def leader_killed(life: Release, job: Job) -> bool:
     return bool(said["unix_ms"] <= killed < ended["unix_ms"])
 
 
+def locks_any_memory(life: Release) -> None:
+    """An agent that is injected now has IPC_LOCK, and the program that runs has it in effect."""
+    alone = json.loads(stranger(life.site.image))
+    alone["metadata"] = {"name": "locking", "labels": {"weightsync.io/inject": "engine"}}
+    life.kubectl("apply", "-f", "-", stdin=json.dumps(alone))
+
+    def agent_of(name: str) -> Json:
+        return container_status(life.kubectl.get("pod", name), "weightsync-agent")
+
+    eventually("an agent", lambda: agent_of("locking").get("started"))
+    words = ("weightsync", "preflight", "--transport", "tcp", "--size", "1Mi", "-o", "json")
+    said = json.loads(life.kubectl("exec", "locking", "-c", "weightsync-agent", "--", *words))
+    (memlock,) = [each for each in said["findings"] if each["check"] == "memlock"]
+    assert memlock["found"] == "any amount of memory may be locked"
+    life.kubectl("delete", "pod", "locking", "--now")
+
+
 def upgraded_and_rolled_back(life: Release, job: Job, ports: set[Port]) -> None:
     """Versions advance meanwhile. Between the two the stranger may read metrics, and no more than that."""
     before = life.kubectl.get("weightsync", "policy")["spec"]
     change = f"networkPolicy.scrapers={json.dumps([{'podSelector': {'matchLabels': STRANGERS}}])}"
-    words = ("--reset-then-reuse-values", "--set", "operator.podLabels.step=two", "--set-json", change, *WAIT)
+    values = ("--set", "operator.podLabels.step=two", "--set", "agent.injection.ipcLock=true", "--set-json", change)
+    words = ("--reset-then-reuse-values", *values, *WAIT)
     life.helm("upgrade", RELEASE, CHART, *words)
     assert {pod["metadata"]["labels"].get("step") for pod in life.pods().values()} == {"two"}
     metrics = {(host, port) for host, port in ports if port == API} | operators(life)
     eventually("metrics", lambda: reached(life.kubectl, "stranger", "main", ports | metrics) == metrics)
+    locks_any_memory(life)
     job.step()
     life.helm("rollback", RELEASE, "1", *WAIT)
     eventually("the pods of before", lambda: not any("step" in p["metadata"]["labels"] for p in life.pods().values()))

@@ -86,7 +86,8 @@ def decide(
         return Decision(
             "tcp",
             (),
-            f"{listed} could be used, but only {lockable} bytes may be locked: raise memlock or add IPC_LOCK",
+            f"{listed} could be used, but only {lockable} bytes may be locked: raise memlock, or run the agent as "
+            "root with IPC_LOCK",
         )
     return Decision("rdma", usable, f"usable: {listed}" + (f" ({told})" if told else ""))
 

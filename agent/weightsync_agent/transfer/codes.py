@@ -12,7 +12,8 @@ _SENTENCES = {
     -1: "Mooncake failed and gives no reason; its log lines on the worker's standard error may name one",
     -3: "the memory is not registered",
     -7: "the memory overlaps a registered region, or is registered already",
-    -202: "the device would not register the memory: raise the memlock limit or add CAP_IPC_LOCK, map it read-write",
+    -202: "the device would not register the memory: raise the memlock limit, or run the agent as root with "
+    "IPC_LOCK; map the memory read-write",
 }
 
 

@@ -101,8 +101,8 @@ def memlock(lockable: Lockable, needed: int, transport: str) -> Finding:
     if transport == "tcp":
         return Finding("memlock", "ok", f"{said}; TCP locks none")
     remedy = (
-        "add the capability IPC_LOCK to the agent's container, or raise the runtime's limit (LimitMEMLOCK=infinity "
-        "of containerd's unit)"
+        "raise the runtime's limit (LimitMEMLOCK=infinity of containerd's unit), or run the agent's container as "
+        "root with the capability IPC_LOCK (agent.injection.ipcLock), which counts for root alone"
     )
     if lockable.covers(max(needed, GIB)):
         return Finding("memlock", "ok", said)

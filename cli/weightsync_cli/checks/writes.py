@@ -197,7 +197,7 @@ def _remedy(why: str, place: Place) -> str:
     if "no room for" in why:
         return "write less (--size), or give the volume and the agent's container more memory"
     if "memlock" in why:
-        return "add the capability IPC_LOCK to the agent's container, or raise the runtime's memlock limit"
+        return "raise the runtime's memlock limit, or run the agent's container as root with the capability IPC_LOCK"
     if "initialising Mooncake over rdma" in why:
         return "see the devices above; WEIGHTSYNC_TRANSPORT=tcp does without"
     if "transport is" in why:

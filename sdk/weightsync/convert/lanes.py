@@ -114,7 +114,7 @@ class Lanes:
                 self._pins = None
                 log.warning(
                     "the arena cannot be pinned (%s): tensors are copied from the GPU one by one, several times as "
-                    "slow; allow this container to lock memory (ulimit -l, capability IPC_LOCK)",
+                    "slow; allow this container to lock memory (ulimit -l; as root, the capability IPC_LOCK)",
                     refused,
                 )
                 return None
