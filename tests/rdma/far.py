@@ -86,9 +86,18 @@ class Far:
         """Run a shell's command to its end."""
         await asyncio.to_thread(subprocess.run, ["bash", "-c", command], check=True)
 
+    async def clear(self) -> None:
+        """End all targets, and give their memory back."""
+        await self._bench.close()
+        for _, arena in self._targets.values():
+            arena.path.unlink()
+        self._targets.clear()
+        self._bench = Bench(self._bench.folder, self._bench.host, self._bench.settings)
+
     async def kill_workers(self) -> int:
         """SIGKILL of the transfer workers of the engine's agent; how many there were."""
-        workers = _workers()
+        pods = self._world.pods.values() if self._world is not None else ()
+        workers = _workers({pod.agent.pid for pod in pods})
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         return len(workers)
@@ -121,9 +130,13 @@ class Far:
         self.over.set()
 
 
-def _workers() -> list[int]:
-    cmdlines = Path("/proc").glob("[0-9]*/cmdline")
-    return [int(path.parent.name) for path in cmdlines if WORKER in path.read_bytes().split(b"\0")]
+def _workers(parents: set[int]) -> list[int]:
+    found = [path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if WORKER in path.read_bytes().split(b"\0")]
+    return [int(place.name) for place in found if _parent(place) in parents]
+
+
+def _parent(place: Path) -> int:
+    return int((place / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 async def _answer(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -146,7 +159,7 @@ async def serve(folder: Path) -> None:
     server = await asyncio.start_server(lambda reader, writer: _answer(far, reader, writer), port=PORT, limit=LINE)
     async with server:
         await far.over.wait()
-    await bench.close()
+    await far.clear()
 
 
 class Link:

@@ -17,10 +17,12 @@ from tests.rdma.nursery import Forked
 from tools.world.processes import python
 from weightsync.arena import Arena
 from weightsync.errors import TransferError
+from weightsync.wire.v1 import Region
 from weightsync_agent.devices import sysfs
 from weightsync_agent.devices import verbs as verbs_of
 from weightsync_agent.devices.choice import decide
 from weightsync_agent.transfer.settings import TransferSettings, Verbs
+from weightsync_agent.transfer.supervisor import TransferWorker
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,10 +30,16 @@ NBYTES = 16 * MIB
 STALL = 20.0  # emulated, beside others: a piece may take seconds
 
 
+async def pair(
+    bench: Bench, nbytes: int
+) -> tuple[tuple[TransferWorker, Arena], tuple[TransferWorker, Arena, Region]]:
+    """A source with a filled arena and a target, started side by side: each takes seconds here."""
+    return await asyncio.gather(bench.source(nbytes), bench.target("target", nbytes))
+
+
 async def test_the_bytes_cross_the_device_and_are_equal(bench: Bench) -> None:
     """Both workers say rdma, the target holds the source's bytes, digests agree, the device counted them."""
-    source, ours = await bench.source(NBYTES + 12288)
-    target, theirs, region = await bench.target("target", NBYTES + 12288)
+    (source, ours), (target, theirs, region) = await pair(bench, NBYTES + 12288)
     assert (source.capabilities.transport, target.capabilities.transport) == ("rdma", "rdma")
     before = sent_packets()
     done = await write_all(source, ours, region, stall=STALL)
@@ -43,8 +51,9 @@ async def test_the_bytes_cross_the_device_and_are_equal(bench: Bench) -> None:
 
 async def test_transports_do_not_mix(bench: Bench, verbs: TransferSettings) -> None:
     """A worker over TCP is not written to over RDMA, nor the other way round: refused before a byte moves."""
-    source, ours = await bench.source(MIB)
-    _, theirs, region = await bench.target("plain", MIB, replace(verbs, transport="tcp"))
+    (source, ours), (_, theirs, region) = await asyncio.gather(
+        bench.source(MIB), bench.target("plain", MIB, replace(verbs, transport="tcp"))
+    )
     with pytest.raises(TransferError, match="speaks tcp, worker source rdma") as caught:
         await write_all(source, ours, region)
     assert (caught.value.reason, caught.value.quiet) == ("CapabilityMismatch", True)
@@ -53,9 +62,9 @@ async def test_transports_do_not_mix(bench: Bench, verbs: TransferSettings) -> N
 
 async def test_a_killed_target_ends_at_the_stall_and_the_others_go_on_elsewhere(bench: Bench) -> None:
     """The device resends to a dead peer for ever: the fence makes every piece terminal, and the arena comes free."""
-    source, ours = await bench.source(NBYTES)
-    doomed, theirs, region = await bench.target("doomed", NBYTES)
-    _, other, elsewhere = await bench.target("other", NBYTES)
+    (source, ours), (doomed, theirs, region), (_, other, elsewhere) = await asyncio.gather(
+        bench.source(NBYTES), bench.target("doomed", NBYTES), bench.target("other", NBYTES)
+    )
     write = await begun(source, ours, region, stall=4.0)
     doomed.kill()
     await doomed.dead
@@ -78,8 +87,7 @@ async def test_a_killed_target_ends_at_the_stall_and_the_others_go_on_elsewhere(
 
 async def test_a_fence_lands_nothing_late(bench: Bench) -> None:
     """Bytes that change after a fenced write's end never reach the target, which lives and looks on."""
-    source, ours = await bench.source(NBYTES)
-    _, theirs, region = await bench.target("target", NBYTES)
+    (source, ours), (_, theirs, region) = await pair(bench, NBYTES)
     await write_all(source, ours, region, stall=STALL)
     ours.view[:] = os.urandom(NBYTES)
     with pytest.raises(TransferError) as caught:
@@ -93,8 +101,7 @@ async def test_a_fence_lands_nothing_late(bench: Bench) -> None:
 
 async def test_a_killed_source_lands_nothing_late(bench: Bench) -> None:
     """A process's queue pairs die with it: its write ends quiet, and the target's bytes stay as they are."""
-    source, ours = await bench.source(NBYTES)
-    _, theirs, region = await bench.target("target", NBYTES)
+    (source, ours), (_, theirs, region) = await pair(bench, NBYTES)
     write = await begun(source, ours, region, stall=STALL)
     source.kill()
     with pytest.raises(TransferError) as caught:
@@ -107,8 +114,7 @@ async def test_a_killed_source_lands_nothing_late(bench: Bench) -> None:
 
 async def test_a_stopped_target_is_written_to(bench: Bench) -> None:
     """The device needs no process at the other end once it was met."""
-    source, ours = await bench.source(NBYTES)
-    target, theirs, region = await bench.target("target", NBYTES)
+    (source, ours), (target, theirs, region) = await pair(bench, NBYTES)
     write = await begun(source, ours, region, stall=STALL)
     stop(target)
     await write
@@ -209,8 +215,7 @@ async def test_preflight_says_that_the_guest_is_fit(bench: Bench) -> None:
 
 async def test_an_arena_comes_free_when_its_writes_are_terminal(bench: Bench) -> None:
     """detach() after a write, and the same file again."""
-    source, ours = await bench.source(MIB)
-    _, theirs, region = await bench.target("target", MIB)
+    (source, ours), (_, theirs, region) = await pair(bench, MIB)
     await write_all(source, ours, region, stall=STALL)
     await source.detach(ours.path)
     ours.view[:4] = os.urandom(4)

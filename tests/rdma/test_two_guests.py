@@ -28,15 +28,22 @@ SHORT = 5.0
 
 @pytest.fixture
 async def far() -> AsyncIterator[Link]:
-    """The other guest."""
+    """The other guest; what was started there ends with the test."""
     link = await Link.open()
     yield link
+    await link.ask("clear")
     link.close()
 
 
 async def run(command: str) -> None:
     """A shell's command in this guest."""
     await asyncio.to_thread(subprocess.run, ["bash", "-c", command], check=True)
+
+
+async def pair(bench: Bench, far: Link, name: str, nbytes: int) -> tuple[TransferWorker, Arena, Region]:
+    """A source with a filled arena here and a target there, started side by side."""
+    (source, ours), region = await asyncio.gather(bench.source(nbytes), far.target(name, nbytes))
+    return source, ours, region
 
 
 async def stalled(write: Awaitable[object]) -> TransferError:
@@ -49,17 +56,15 @@ async def stalled(write: Awaitable[object]) -> TransferError:
 
 async def arrives(bench: Bench, arena: Arena, far: Link, name: str) -> None:
     """A fresh worker writes the arena to a fresh target."""
-    worker: TransferWorker = await bench.worker(f"for {name}")
+    worker, region = await asyncio.gather(bench.worker(f"for {name}"), far.target(name, arena.header.nbytes))
     await worker.attach(arena.path)
-    region: Region = await far.target(name, arena.header.nbytes)
     await write_all(worker, arena, region, stall=STALL)
     assert await far.ask("digest", name=name) == digest_bytes(arena.view)
 
 
 async def test_the_bytes_cross_the_wire_and_are_equal(bench: Bench, far: Link) -> None:
     """The other guest's arena holds the source's bytes, and this guest's device has sent as many."""
-    source, ours = await bench.source(NBYTES)
-    region = await far.target("plain", NBYTES)
+    source, ours, region = await pair(bench, far, "plain", NBYTES)
     before = sent_packets()
     await write_all(source, ours, region, stall=STALL)
     assert sent_packets() - before >= NBYTES // PACKET
@@ -68,8 +73,8 @@ async def test_the_bytes_cross_the_wire_and_are_equal(bench: Bench, far: Link) -
 
 async def test_a_peer_killed_in_mid_write_is_fenced_at_the_stall(bench: Bench, far: Link) -> None:
     """Quiet, the arena comes free, and another target over there is written to by a fresh worker."""
-    source, ours = await bench.source(LONG)
-    write = await begun(source, ours, await far.target("doomed", LONG), stall=SHORT)
+    source, ours, region = await pair(bench, far, "doomed", LONG)
+    write = await begun(source, ours, region, stall=SHORT)
     await far.ask("kill", name="doomed")
     await stalled(write)
     await source.detach(ours.path)
@@ -78,8 +83,8 @@ async def test_a_peer_killed_in_mid_write_is_fenced_at_the_stall(bench: Bench, f
 
 async def test_a_peer_stopped_in_mid_write_is_written_to(bench: Bench, far: Link) -> None:
     """One-sided: its device needs no process."""
-    source, ours = await bench.source(LONG)
-    write = await begun(source, ours, await far.target("stopped", LONG), stall=STALL)
+    source, ours, region = await pair(bench, far, "stopped", LONG)
+    write = await begun(source, ours, region, stall=STALL)
     await far.ask("stop", name="stopped")
     await write
     assert await far.ask("digest", name="stopped") == digest_bytes(ours.view)
@@ -101,8 +106,7 @@ async def cut() -> AsyncIterator[None]:
 
 async def test_packets_lost_for_a_while_cost_time_only(bench: Bench, far: Link) -> None:
     """The device resends what the wire dropped."""
-    source, ours = await bench.source(NBYTES)
-    region = await far.target("lossy", NBYTES)
+    source, ours, region = await pair(bench, far, "lossy", NBYTES)
     await write_all(source, ours, region, stall=STALL)
     ours.view[:] = os.urandom(NBYTES)
     async with cut():
@@ -115,8 +119,7 @@ async def test_packets_lost_for_a_while_cost_time_only(bench: Bench, far: Link) 
 
 async def test_a_wire_that_stays_cut_is_fenced_and_lands_nothing_late(bench: Bench, far: Link) -> None:
     """Healed after the write's end, the wire carries none of its bytes any more."""
-    source, ours = await bench.source(NBYTES)
-    region = await far.target("cut", NBYTES)
+    source, ours, region = await pair(bench, far, "cut", NBYTES)
     await write_all(source, ours, region, stall=STALL)
     ours.view[:] = os.urandom(NBYTES)
     async with cut():
@@ -131,8 +134,8 @@ async def test_a_wire_that_stays_cut_is_fenced_and_lands_nothing_late(bench: Ben
 
 async def test_the_sources_link_goes_down_and_up(bench: Bench, far: Link) -> None:
     """The write ends with an error, in time; afterwards a fresh worker goes through."""
-    source, ours = await bench.source(LONG)
-    write = await begun(source, ours, await far.target("unplugged", LONG), stall=SHORT)
+    source, ours, region = await pair(bench, far, "unplugged", LONG)
+    write = await begun(source, ours, region, stall=SHORT)
     await run("ip link set eth0 down; sleep 2; ip link set eth0 up")
     with pytest.raises(TransferError):
         await asyncio.wait_for(write, 60)
@@ -142,8 +145,8 @@ async def test_the_sources_link_goes_down_and_up(bench: Bench, far: Link) -> Non
 
 async def test_the_targets_link_goes_down_and_up(bench: Bench, far: Link) -> None:
     """The write ends with an error, in time; afterwards a fresh pair goes through."""
-    source, ours = await bench.source(LONG)
-    write = await begun(source, ours, await far.target("dark", LONG), stall=SHORT)
+    source, ours, region = await pair(bench, far, "dark", LONG)
+    write = await begun(source, ours, region, stall=SHORT)
     await far.ask("later", command="ip link set eth0 down; sleep 8; ip link set eth0 up")
     with pytest.raises(TransferError):
         await asyncio.wait_for(write, 60)
@@ -159,8 +162,9 @@ async def reachable(far: Link) -> bool:
 
 async def test_gids_of_two_kinds_do_not_meet(bench: Bench, far: Link) -> None:
     """A link-local GID here and an IPv4 one there: the write fails, nothing lands."""
-    source, ours = await bench.source(MIB, verbs(gid_index=0))
-    region = await far.target("other kind", MIB, gid_index=1)
+    (source, ours), region = await asyncio.gather(
+        bench.source(MIB, verbs(gid_index=0)), far.target("other kind", MIB, gid_index=1)
+    )
     empty = await far.ask("digest", name="other kind")
     with pytest.raises(TransferError):
         await write_all(source, ours, region, stall=STALL)

@@ -67,6 +67,9 @@ def without_device(admitted: Json, name: str) -> Json:
     (agent,) = (each for each in spec["initContainers"] if each["name"] == AGENT)
     for amounts in agent["resources"].values():
         amounts.pop(RESOURCE, None)
+    for variable in agent["env"]:
+        if variable["name"] == "WEIGHTSYNC_TRANSPORT":
+            variable["value"] = "auto"  # one that is to take RDMA would not even start
     labels = {key: value for key, value in admitted["metadata"]["labels"].items() if key != "pod-template-hash"}
     labels["app"] = WAITING
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}

@@ -30,7 +30,7 @@ LINES = 30
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit status: 1 where something does not hold, 125 where guests or cluster did not come up."""
     parser = argparse.ArgumentParser(prog="tests.rdma_e2e.run", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=900, help="limit of all that runs in guests (900)")
+    parser.add_argument("--seconds", type=int, default=1200, help="limit of all that runs in guests (1200)")
     options = parser.parse_args(arguments)
     began = time.monotonic()
     try:

@@ -24,6 +24,7 @@ SYNC_SECONDS = 300.0
 EXAMPLE = site.ROOT / "examples" / "kubernetes" / "rdma"
 # What takes seconds on a machine takes minutes here; one processor for all, and room for several pods.
 SETTINGS = {
+    "WEIGHTSYNC_TRANSPORT": "rdma",  # workers over RDMA from the start: another one would start for a minute
     "WEIGHTSYNC_STALL_SECONDS": "120",
     "WEIGHTSYNC_WORKER_START_SECONDS": "240",
     "WEIGHTSYNC_COMMIT_SECONDS": "240",

@@ -78,6 +78,7 @@ def kubelet(node: Node) -> str:
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {"memory.available": "50Mi"},
         "runtimeRequestTimeout": "10m",
+        "volumeStatsAggPeriod": "-1s",  # nobody reads them here, where a processor is emulated
     }
     return json.dumps(document, indent=2)
 

@@ -16,6 +16,7 @@ def admitted() -> dict[str, Any]:
     template = pods.rollout(PLACES)["spec"]["template"]
     agent = {
         "name": pods.AGENT,
+        "env": [{"name": "WEIGHTSYNC_TRANSPORT", "value": "rdma"}, {"name": "WEIGHTSYNC_ROLE", "value": "engine"}],
         "resources": {"requests": {"cpu": "50m", RESOURCE: "1"}, "limits": {"memory": "1Gi", RESOURCE: "1"}},
     }
     labels = {**template["metadata"]["labels"], "pod-template-hash": "abc"}
@@ -24,11 +25,14 @@ def admitted() -> dict[str, Any]:
 
 
 def test_an_engine_without_a_device_differs_by_that_alone() -> None:
-    """Its agent asks for nothing; it is nobody's replica, takes no part yet, and stays an engine with an agent."""
+    """Its agent asks for nothing, nor insists on RDMA, or it would not start; it is nobody's replica, takes no part
+    yet, and stays an engine with an agent.
+    """
     found = admitted()
     made = pods.without_device(found, "bare")
     (agent,) = made["spec"]["initContainers"]
     assert agent["resources"] == {"requests": {"cpu": "50m"}, "limits": {"memory": "1Gi"}}
+    assert [each["value"] for each in agent["env"]] == ["auto", "engine"]
     assert made["metadata"]["labels"] == {"app": pods.WAITING, "weightsync.io/inject": "engine"}
     assert made["spec"]["nodeSelector"] == {"kubernetes.io/hostname": pods.TRAINER_NODE}
     assert made["spec"]["containers"] == found["spec"]["containers"]
