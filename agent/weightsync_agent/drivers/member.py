@@ -89,9 +89,7 @@ class MemberDriver:
 
     async def run(self) -> None:
         """Until cancelled: tell the leader that this pod is there, and learn what it is part of."""
-        if not self.fence.term:
-            self._announce()
-        # Else what an agent before this one announced stands until this one knows its ranks, as in drivers.engine.
+        self._tell()
         while True:
             await self._tell_leader()
             await asyncio.sleep(self._probe)
@@ -163,8 +161,7 @@ class MemberDriver:
                         if target.is_lent:
                             await target.returned()
                 case m.Tell():
-                    if self.targets or self._own_pod.announcement is not None or not self.fence.term:
-                        self._announce()
+                    self._tell()
                 case _:
                     raise TypeError(f"no such action: {action!r}")
         if self.machine.state is not before:
@@ -175,6 +172,11 @@ class MemberDriver:
         target = self.targets.get(rank)
         if target is not None:
             await target.release(grant)
+
+    def _tell(self) -> None:
+        """Announce; what the agent before this one announced stands until ranks are known (drivers.engine)."""
+        if self.targets or self._own_pod.announcement is not None or not self.fence.term:
+            self._announce()
 
     def _announce(self) -> None:
         engine, ranks = self.machine.engine, self._ranks

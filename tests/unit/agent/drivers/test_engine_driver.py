@@ -860,12 +860,17 @@ async def test_a_commit_that_waited_while_another_term_began_is_refused(tmp_path
     await world.driver.close()
 
 
-async def test_a_term_outlives_the_engines_agent(tmp_path: Path) -> None:
-    """It was seen in a handshake only: after the agent's restart the coordinator before it is still refused."""
-    world = World(tmp_path)
+async def met(folder: Path) -> None:
+    """An agent that has ended since a coordinator, d of term 2, shook hands with it."""
+    world = World(folder)
     await world.seen()
     await world.driver.grant(grant_request().model_copy(update={"term": 2, "coordinator": "d"}))
     await world.driver.close()
+
+
+async def test_a_term_outlives_the_engines_agent(tmp_path: Path) -> None:
+    """It was seen in a handshake only: after the agent's restart the coordinator before it is still refused."""
+    await met(tmp_path)
     again = World(tmp_path)
     await again.seen()
     with pytest.raises(Refused) as caught:
@@ -899,10 +904,7 @@ async def test_an_agent_that_a_coordinator_knows_says_what_it_is_once_it_has_loo
 
 
 async def test_an_engine_that_is_gone_when_its_agent_is_back_is_said_to_be(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    await world.seen()
-    await world.driver.grant(grant_request().model_copy(update={"term": 2, "coordinator": "d"}))
-    await world.driver.close()
+    await met(tmp_path)
     again = World(tmp_path)
     await again.fall_silent()
     assert again.pod.announcement is not None
