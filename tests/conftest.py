@@ -15,6 +15,7 @@ from tests import sharing
 from tools.cluster import light, node
 from tools.cluster.errors import ClusterError
 from tools.setup.errors import SetupError
+from tools.world.nursery import Forked
 from tools.world.world import World
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +25,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
      *filter(None, [os.environ.get("PYTHONPATH")])]
 )  # fmt: skip
 
+
+World.child = Forked  # imports are most of what the programs of a small world cost
 
 # A machine that tests in several processes may take long over one example: time is no property of any.
 settings.register_profile("weightsync", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.rdma.nursery import HIDDEN, Forked
 from tools.world.network import Host
+from tools.world.nursery import HIDDEN, Forked
 from tools.world.pod import Pod
 from tools.world.processes import Child
 from tools.world.world import World

@@ -27,7 +27,11 @@ PYTEST = (
 )  # fmt: skip
 # Asked for by the shell: an interpreter would import for half a minute.
 END = f"""exec 3<>/dev/tcp/{far.ADDRESS}/{far.PORT}; echo '{{"call": "end"}}' >&3; read -r said <&3"""
-NURSERY = "tests.rdma.nursery"
+# What the tests and a second guest import beside a world's programs.
+IMPORTED = (
+    "weightsync_cli.preflight", "weightsync.publisher", "tools.world.world", "pytest", "pytest_asyncio.plugin",
+    "pytest_timeout",
+)  # fmt: skip
 # Guests, and the file of tests.
 PARTS = {
     "one": (1, "tests/rdma/test_one_guest.py"),
@@ -87,7 +91,7 @@ def _boot(nodes: int, parts: Sequence[str], seconds: float, more: Sequence[str])
 
 def _command(nodes: int, parts: Iterable[str], more: Sequence[str]) -> tuple[str, ...]:
     """What every guest runs. The second one does what the first one's tests ask of it."""
-    python = [sys.executable, "-m", NURSERY]
+    python = [sys.executable, "-m", "tools.world.nursery", *(f"--import={module}" for module in IMPORTED)]
     tests = [*python, *PYTEST, *(PARTS[part][1] for part in parts), *more]
     if nodes == 1:
         return tuple(tests)

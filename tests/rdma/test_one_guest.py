@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.transfer.workers import MIB, Bench, begun, stop, until, whole, write_all
 from tests.rdma.counters import PACKET, sent_packets
-from tests.rdma.nursery import Forked
+from tools.world.nursery import Forked
 from tools.world.processes import python
 from weightsync.arena import Arena
 from weightsync.errors import TransferError

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = [ROOT / folder for folder in ("sdk", "operator", "agent", "cli", "examples")]
@@ -40,6 +41,30 @@ def _running(pid: int) -> list[str]:
     return found
 
 
+class Process(Protocol):
+    """What a child is to us: a subprocess.Popen, or what stands for one."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """What it listens to."""
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status. Raises subprocess.TimeoutExpired."""
+
+    def send_signal(self, number: int, /) -> None:
+        """To one that runs."""
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+
+
 class Child:
     """A running command; its output goes to ``log``. listens: it reads lines from its standard input (tell())."""
 
@@ -51,7 +76,7 @@ class Child:
         self.environment = environment
         self.log = log
         self._listens = listens
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def whole_environment(self) -> dict[str, str]:
         """Its own over what it inherits."""
@@ -65,14 +90,16 @@ class Child:
 
     def start(self) -> None:
         """Start it (again); the log is appended to."""
-        environment = self.whole_environment()
+        self._process = self._begin()
+
+    def _begin(self) -> Process:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 self.command,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.PIPE if self._listens else subprocess.DEVNULL,
-                env=environment,
+                env=self.whole_environment(),
                 start_new_session=True,
             )
 
