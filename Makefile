@@ -10,6 +10,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # The project is not installed in the environment, which clones share: it is found here.
 export PYTHONPATH := $(CURDIR):$(CURDIR)/sdk:$(CURDIR)/operator:$(CURDIR)/agent:$(CURDIR)/cli:$(CURDIR)/examples
+# Some machines set it; then each of the many processes that tests start would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 PACKAGES := sdk operator agent cli
 CHECKED := $(PACKAGES) tools tests examples

@@ -8,7 +8,7 @@ import pytest
 
 from reference.checkpoint import write_checkpoint
 from rl.policy import CONFIG, first_state
-from tools.world.processes import Child, python, wait
+from tools.world.processes import python, wait
 from tools.world.world import World
 from weightsync import names
 
@@ -37,7 +37,7 @@ def test_two_ranks_train_publish_and_find_every_answer_right() -> None:
                 "--rollout", f"127.0.0.1:{engine.engine_port}",
             )  # fmt: skip
             place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": port, names.DIRECTORY_ENV: str(pod.volume)}
-            child = Child(f"rank {rank}", command, place, world.folder / f"rank-{rank}.log")
+            child = world.child(f"rank {rank}", command, place, world.folder / f"rank-{rank}.log")
             child.start()
             ranks.append(child)
         try:
