@@ -47,6 +47,7 @@ def transfer_settings(settings: Settings, decision: Decision) -> TransferSetting
         max_port=high,
         transport=decision.transport,
         start_seconds=settings.worker_start_seconds,
+        contact_seconds=settings.contact_seconds,
         verbs=Verbs(
             # With RDMA set and nothing usable the names go to Mooncake all the same: its refusal ends the worker.
             devices=names or settings.device_names,

@@ -19,7 +19,7 @@ from weightsync.measures import Measure
 FIRST, SECOND, THIRD = "11", "12", "13"  # checkpoints, by their seeds
 BARE = "bare"
 OPERATOR = f"{site.RELEASE}-operator"  # the chart's name of its account, role and Lease
-START_SECONDS = 600.0  # from a pod's creation until its programs answer: they are emulated, and start one by one
+START_SECONDS = 900.0  # from a pod's creation until its programs answer: they are emulated, and start one by one
 SYNC_SECONDS = 300.0
 EXAMPLE = site.ROOT / "examples" / "kubernetes" / "rdma"
 # What takes seconds on a machine takes minutes here; one processor for all, and room for several pods.
@@ -27,6 +27,7 @@ SETTINGS = {
     "WEIGHTSYNC_TRANSPORT": "rdma",  # workers over RDMA from the start: another one would start for a minute
     "WEIGHTSYNC_STALL_SECONDS": "120",
     "WEIGHTSYNC_WORKER_START_SECONDS": "240",
+    "WEIGHTSYNC_CONTACT_SECONDS": "60",
     "WEIGHTSYNC_COMMIT_SECONDS": "240",
     "WEIGHTSYNC_PROBE_SECONDS": "5",
 }

@@ -41,8 +41,9 @@ def test_tcp_looks_at_no_device(machine: Path, monkeypatch: pytest.MonkeyPatch) 
     """What a machine has does not matter."""
     trees.roce(machine)
     monkeypatch.delattr(sysfs, "discover")
-    found = started_with(transport="tcp", worker_start_seconds=7)
-    assert (found.transport, found.verbs.devices, found.start_seconds) == ("tcp", (), 7)
+    found = started_with(transport="tcp", worker_start_seconds=7, contact_seconds=9)
+    assert (found.transport, found.verbs.devices) == ("tcp", ())
+    assert (found.start_seconds, found.contact_seconds) == (7, 9)
 
 
 def test_auto_takes_the_usable_devices_and_the_overrides(machine: Path) -> None:
