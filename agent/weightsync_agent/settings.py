@@ -89,7 +89,7 @@ class Settings(BaseSettings):
     # comparisons take there. The next version waits for it as long.
     commit_seconds: Seconds = 15.0
     worker_start_seconds: Seconds = 30.0  # a transfer worker that is not ready after so long is ended
-    # A source's worker that waits for so long for a peer which it meets first is ended: it writes to nobody meanwhile.
+    # A source's worker that waits so long for a peer which it meets first is ended: it writes to nobody meanwhile.
     contact_seconds: Seconds = 5.0
     io_threads: Annotated[int, Field(ge=1, le=64)] = 4  # MC_NUM_TCP_IO_THREADS: alike on all agents
     slice_bytes: Annotated[Bytes, Field(ge=65536, le=2**30)] = 2**20  # MC_TCP_SLICE_SIZE: alike on all agents

@@ -58,7 +58,10 @@ class OwnPod(Protocol):
         ...
 
     async def labels(self) -> dict[str, str]:
-        """The pod's labels; waits until they are known."""
+        """The pod's labels as they are, or were a few seconds ago; waits until they are known.
+
+        Raises WeightSyncError where they cannot be read anew.
+        """
         ...
 
     async def settled(self) -> None:

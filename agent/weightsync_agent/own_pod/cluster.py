@@ -1,6 +1,7 @@
 """The own pod in a cluster: server-side applies to pods/status, which is the only right that the agent needs."""
 
 import asyncio
+import time
 
 import structlog
 
@@ -27,6 +28,9 @@ from weightsync_agent.own_pod.writer import Writer
 
 log = structlog.get_logger(__name__)
 
+# Labels that were read so long ago are read anew when somebody asks: a pod may be given others while it runs, and by
+# them a WeightSync selects it.
+LABELS_SECONDS = 10.0
 REPORT_SECONDS = 2.0  # at most one report in so long: no API write per engine and step
 READER = "weightsync-reader"  # owns no field
 
@@ -35,7 +39,13 @@ class KubernetesOwnPod(OwnPod):
     """Says what the agent is through its pod, by two writers (see status.py)."""
 
     def __init__(
-        self, api: Api, pod: Identity, *, clock: Clock = utc_now, report_seconds: float = REPORT_SECONDS
+        self,
+        api: Api,
+        pod: Identity,
+        *,
+        clock: Clock = utc_now,
+        report_seconds: float = REPORT_SECONDS,
+        labels_seconds: float = LABELS_SECONDS,
     ) -> None:
         self._api = api
         self._pod = pod
@@ -44,7 +54,11 @@ class KubernetesOwnPod(OwnPod):
         self._announcement: Announcement | None = None
         self._gate: Gate | None = None  # as set in this life
         self._report: Report | None = None
-        self._seen: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()
+        self._seen: asyncio.Future[Seen] = asyncio.get_running_loop().create_future()  # at the first look
+        self._labels: dict[str, str] = {}
+        self._labels_at = 0.0  # when they were read
+        self._labels_seconds = labels_seconds
+        self._asking = asyncio.Lock()  # who asks while they are read takes what comes
         self._written: Said | None = None  # what the pod says, as far as answers tell
         self._unsure = False  # an answer is missing: it may say something else
         self._agent = Writer[Said](f"announcement and gate of pod {pod.name}", self._write_said)
@@ -88,8 +102,12 @@ class KubernetesOwnPod(OwnPod):
         self._reporter.want(text(report))
 
     async def labels(self) -> dict[str, str]:
-        """The pod's labels, as they were when this agent first reached the API."""
-        return (await asyncio.shield(self._seen)).labels
+        """The pod's labels, at most LABELS_SECONDS old. Raises WeightSyncError where they cannot be read anew."""
+        await asyncio.shield(self._seen)
+        async with self._asking:
+            if time.monotonic() - self._labels_at > self._labels_seconds:
+                await self._read()
+        return self._labels
 
     async def settled(self) -> None:
         """Return once everything said is written, or refused for good."""
@@ -131,9 +149,13 @@ class KubernetesOwnPod(OwnPod):
         An apply of nothing, as a trial, answers with the pod: so the agent needs no right to read pods.
         """
         if not self._seen.done():
-            answer = await self._api.apply(self._path, identity_body(self._pod), READER, dry_run=True)
-            self._seen.set_result(read_pod(answer))
+            self._seen.set_result(await self._read())
         return self._seen.result()
+
+    async def _read(self) -> Seen:
+        seen = read_pod(await self._api.apply(self._path, identity_body(self._pod), READER, dry_run=True))
+        self._labels, self._labels_at = seen.labels, time.monotonic()
+        return seen
 
 
 def _whole(before: Said, said: Said) -> Said:

@@ -28,11 +28,11 @@ NOON, LATER = datetime(2026, 5, 1, 12, tzinfo=UTC), datetime(2026, 5, 1, 13, tzi
 
 @asynccontextmanager
 async def agent(
-    space: Any, pod: Identity, url: str = "", now: datetime = NOON, report_seconds: float = 0.0
+    space: Any, pod: Identity, url: str = "", now: datetime = NOON, report_seconds: float = 0.0, **options: float
 ) -> AsyncIterator[KubernetesOwnPod]:
     """An agent's own pod, started and stopped."""
     async with space.api(pod, url) as api:
-        own = KubernetesOwnPod(api, pod, clock=lambda: now, report_seconds=report_seconds)
+        own = KubernetesOwnPod(api, pod, clock=lambda: now, report_seconds=report_seconds, **options)
         await own.start()
         try:
             yield own
@@ -103,6 +103,22 @@ async def test_annotation_gate_and_report_stand_side_by_side(space: Any) -> None
         names.MANAGER_AGENT: {"f:weightsync.io/agent", 'k:{"type":"weightsync.io/WeightsCurrent"}'},
         names.MANAGER_REPORT: {"f:weightsync.io/report"},
     }
+
+
+async def test_labels_that_the_pod_is_given_later_are_seen(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is by them that a WeightSync selects the pod; whoever asks again at once asks no API server."""
+    pod = space.pod("rollout-9", {"app": "waiting"})
+    async with agent(space, pod, labels_seconds=0.0) as own:
+        assert await own.labels() == {"app": "waiting"}
+        body = space.read(pod)
+        body["metadata"]["labels"] = {"app": "rollout"}
+        space.call("PUT", f"{space.core}/pods/rollout-9", body)
+        assert await own.labels() == {"app": "rollout"}
+    async with agent(space, pod) as own:
+        assert await own.labels() == {"app": "rollout"}
+        monkeypatch.delattr(Api, "apply")
+        assert await own.labels() == {"app": "rollout"}
+        monkeypatch.undo()
 
 
 async def test_nothing_is_written_when_nothing_changed(space: Any, writes: list[str]) -> None:
