@@ -263,6 +263,22 @@ class World:
         wait(f"the coordinator knowing {count} engines", known, seconds, coordinator.children)
         return plan
 
+    def wait_for_fresh_plan(self, count: int, seconds: float = 60.0) -> Plan:
+        """Until the planner has asked every agent after this call, and so many engines are in its plan.
+
+        An engine that was away for a moment may be current again before a plan without it is written. The inventory
+        is read before agents are asked: a plan that holds its new deadline (another second) was made since.
+        """
+        strategy = self._plan_fields.get("strategy", {})
+        deadline = strategy["deadlineSeconds"] ^ 1
+        self.set_plan(strategy={**strategy, "deadlineSeconds": deadline})
+        self.wait_for_plan(
+            lambda plan: plan.strategy.deadline_seconds == deadline and len(plan.engines) == count,
+            f"a plan with {count} engines, made anew",
+            seconds,
+        )
+        return self.wait_for_engines(count, seconds)
+
     def name_of(self, uid: str) -> str:
         """The pod of that uid; the uid itself where it is no pod's any more."""
         return next((pod.name for pod in self.pods.values() if pod.uid == uid), uid)

@@ -71,13 +71,20 @@ class Job:
 
 
 @pytest.fixture(scope="module")
-def job(checkpoint: Path) -> Iterator[Job]:
+def everything(checkpoint: Path) -> Iterator[Job]:
     torch.set_num_threads(1)
     plan = {"strategy": {"deadlineSeconds": 20}}
     with World(plan, {"WEIGHTSYNC_STALL_SECONDS": "2"}, failpoints=True) as world:
         job = Job(world, checkpoint)
         yield job
         job.publisher.close()
+
+
+@pytest.fixture
+def job(everything: Job) -> Job:
+    """A job whose engine is in the plan, whatever befell it before."""
+    everything.world.wait_for_fresh_plan(1)
+    return everything
 
 
 def test_what_is_published_is_written_into_the_engine_itself(job: Job) -> None:
@@ -103,6 +110,7 @@ def test_an_engine_that_restarts_while_it_is_written_to_heals(job: Job) -> None:
     job.release()
     job.world.wait_for_version(job.pod, first, seconds=60)
     assert job.answer() == first
+    job.world.wait_for_fresh_plan(1)
     last = job.publish(3)
     assert [each.outcome for each in last.outcome(timeout=1).engines] == ["Current"]
     assert job.answer() == last.version

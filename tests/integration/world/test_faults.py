@@ -37,9 +37,9 @@ class Job:
                 child.kill(signal.SIGCONT)
                 if not child.alive:
                     child.start()
-        self.world.wait_for_engines(2)
         for pod in self.engines:
             wait(f"{pod.name} to serve", partial(_serves, self.world, pod), 60, pod.children)
+        self.world.wait_for_fresh_plan(2)
 
     def publish(self, seed: int) -> PublishHandle:
         state = initial_state(CONFIG, seed=seed)
@@ -98,7 +98,7 @@ def test_a_killed_agent_comes_back_to_a_current_engine(job: Job) -> None:
     job.world.wait_for_version(pod, version)
     assert job.world.status(pod).ranks[0].state == "Sealed"
     assert job.right(pod) == version
-    job.world.wait_for_engines(2)
+    job.world.wait_for_fresh_plan(2)
     second = job.publish(2)
     assert job.outcomes(second) == {"engine-0": "Current", "engine-1": "Current"}
     assert job.right(pod) == job.version(second)
@@ -155,7 +155,7 @@ def test_a_restarted_source_agent_goes_on_with_the_next_publish(job: Job) -> Non
     wait("the trainer's agent", lambda: _listens(job.world, job.trainer), 30, [job.trainer.agent])
     handle = job.publisher.publish(initial_state(CONFIG, seed=9))  # tells the agent who it is
     handle.outcome(timeout=60)
-    job.world.wait_for_engines(2)
+    job.world.wait_for_fresh_plan(2)
     last = job.publish(2)
     assert job.outcomes(last) == {"engine-0": "Current", "engine-1": "Current"}
     assert int(job.version(last).rpartition(".")[2]) > int(first.rpartition(".")[2])
