@@ -19,7 +19,7 @@ from weightsync.measures import Measure
 FIRST, SECOND, THIRD = "11", "12", "13"  # checkpoints, by their seeds
 BARE = "bare"
 OPERATOR = f"{site.RELEASE}-operator"  # the chart's name of its account, role and Lease
-START_SECONDS = 900.0  # from a pod's creation until its programs answer: they are emulated, and start one by one
+START_SECONDS = 600.0  # from a pod's creation until its programs answer: they are emulated, and start one by one
 SYNC_SECONDS = 300.0
 EXAMPLE = site.ROOT / "examples" / "kubernetes" / "rdma"
 # What takes seconds on a machine takes minutes here; one processor for all, and room for several pods.

@@ -269,9 +269,9 @@ class World:
         An engine that was away for a moment may be current again before a plan without it is written. The inventory
         is read before agents are asked: a plan that holds its new deadline (another second) was made since.
         """
-        strategy = self._plan_fields.get("strategy", {})
-        deadline = strategy["deadlineSeconds"] ^ 1
-        self.set_plan(strategy={**strategy, "deadlineSeconds": deadline})
+        before = self.wait_for_plan(lambda plan: True, "a plan", seconds)
+        deadline = before.strategy.deadline_seconds ^ 1
+        self.set_plan(strategy={**self._plan_fields.get("strategy", {}), "deadlineSeconds": deadline})
         self.wait_for_plan(
             lambda plan: plan.strategy.deadline_seconds == deadline and len(plan.engines) == count,
             f"a plan with {count} engines, made anew",
