@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from tools.simulate import faults as f
 from tools.simulate.ambush import KINDS
 from tools.simulate.bugs import BUGS, Patch, Patches, bug_among, without
-from weightsync_agent.protocol import coordinator, engine_leader, fence
+from tools.simulate.trainer import Trainer
+from weightsync_agent.protocol import coordinator, engine_leader, fence, standing
 
 __all__ = ["BUGS"]  # all: the others', too
 
@@ -30,10 +32,26 @@ def ambushed(*moments: str) -> Patch:
     return often
 
 
+def back_to_back(p: Patches) -> None:
+    """The trainer's steps take next to no time: a publish waits whenever a sync ends."""
+
+    def begin(trainer: Trainer, world: Any, ranks: Any) -> None:
+        world.interval = 0.02
+        old(trainer, world, ranks)
+
+    old = p.set(Trainer, "__init__", begin)
+
+
 order_bug = bug_among(ambushed("a coordinator whose orders are out"))
 process_bug = bug_among(ambushed("an engine that is about to go on"))
 number_bug = bug_among(ambushed("a coordinator that hands over"))
 term_bug = bug_among(ambushed("a coordinator that is replaced"))
+pace_bug = bug_among(back_to_back)
+
+
+@pace_bug("an engine that failed once waits for a repair, which is begun between two syncs only")
+def _repairs_alone(p: Patches) -> None:
+    p.set(standing.Known, "holds_others", lambda known, now: known.failures > 0)
 
 
 @order_bug("an order that was not answered counts as refused: the target is told that nobody writes")

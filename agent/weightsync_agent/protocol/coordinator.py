@@ -13,6 +13,8 @@
   whoever decided it, and is finished by repairs; what nobody was told is run again by the next publish;
 - a repair (an engine that joined, or fell behind) is a sync of the last decided version; a publish supersedes
   it as long as it is not decided, and takes its engines in;
+- an engine that failed is left to repairs until it answers again; then a publish takes it in, sooner after one
+  failure than after many: where publishes follow each other at once, no repair is ever begun;
 - an engine that gets the version by itself, from another engine, is repaired only once it says that nobody has it.
 """
 
@@ -169,7 +171,7 @@ class Coordinator(Machine[CoordinatorState]):
             message = "no engine of the plan was known to every trainer rank when it published"
             return [self._ended(gathered, "NoTargets", message), *self._next(now)]
         self.published += 1
-        excluded = self._left_to_repairs(served)
+        excluded = self._left_to_repairs(served, now)
         actions = self._start(gathered, self.plan, served, now)
         if self.sync is not None:
             for known in excluded:
@@ -192,9 +194,9 @@ class Coordinator(Machine[CoordinatorState]):
             )
         return served
 
-    def _left_to_repairs(self, engines: list[Known]) -> list[Known]:
+    def _left_to_repairs(self, engines: list[Known], now: float) -> list[Known]:
         """Engines that failed: they may not hold the others. Only those that a repair can help, and never all."""
-        failing = [known for known in engines if known.failures and self._repairable(known)]
+        failing = [known for known in engines if known.holds_others(now) and self._repairable(known)]
         return failing if len(failing) < len(engines) else []
 
     def _repairable(self, known: Known) -> bool:
@@ -329,6 +331,7 @@ class Coordinator(Machine[CoordinatorState]):
         for member in self.sync.live(MemberState.STAGING) if self.sync else ():
             mine = [t for t in member.engine.targets if (t.uid, t.rank.rank, event.writer.key) in member.pending]
             if mine and self.sync is not None:
+                member.blameless = True
                 self.sync.out(member, "Failed", event.reason, event.message)
                 if event.certain:
                     voided += [self._void(t, member.grants[t.rank.rank].grant, event.writer.key) for t in mine]
@@ -486,7 +489,7 @@ class Coordinator(Machine[CoordinatorState]):
         for key, member in sync.members.items() if not trainers_fault else ():
             told, known = member.outcome, self.engines.get(key)
             if known is not None and told is not None and told.outcome in ("Failed", "Superseded", "Behind"):
-                known.fell_behind(told, now)
+                known.fell_behind(told, now, member.blameless)
         self._remember_relay(sync)
         decided = self.sealed.version if sync.version is not None and self.sealed is not None else None
         voided: list[object] = [
@@ -518,6 +521,7 @@ class Coordinator(Machine[CoordinatorState]):
         for key, member in sync.members.items():
             outcome = member.outcome
             failed = outcome is not None and outcome.outcome == "Failed" and outcome.reason not in OTHERS_FAULT
+            failed &= not member.blameless
             if key in sync.failed_others or (failed and not sync.error[0]):
                 self.suspects.add(key)
             elif member.state is MemberState.CURRENT:
@@ -542,8 +546,14 @@ class Coordinator(Machine[CoordinatorState]):
         return asks + self._repair(self.sealed, now)
 
     def _ask(self, now: float) -> list[object]:
-        """What do the engines serve?"""
-        return [e.AskStatus(known.engine) for known in self.engines.values() if known.ask(now, self.ask_current)]
+        """What do the engines serve? During a sync only those that failed and are left out of it: are they well?"""
+        members = self.sync.members if self.sync is not None else None
+        return [
+            e.AskStatus(known.engine)
+            for key, known in self.engines.items()
+            if (members is None or (known.failures and not (key in members and members[key].live)))
+            and known.ask(now, self.ask_current)
+        ]
 
     def _repair(self, sealed: Sealed, now: float) -> list[object]:
         """Bring the last version to engines that lack it."""
@@ -572,6 +582,10 @@ class Coordinator(Machine[CoordinatorState]):
         sync = self.sync
         if sync is None:
             return self._next(now)
+        return self._ask(now) + self._late(sync, now)
+
+    def _late(self, sync: Sync, now: float) -> list[object]:
+        """What the running sync waited for long enough, and commits that are sent again."""
         if self.state is CoordinatorState.GRANTING and self.granting_until is not None and now >= self.granting_until:
             for member in sync.live(MemberState.GRANTING):
                 message = f"{member.engine.name}: its handshake took longer than that of the others"

@@ -10,7 +10,7 @@ from weightsync.plan import Engine
 from weightsync.version import Version
 from weightsync.wire.v1 import AgentStatus, EngineOutcome
 from weightsync_agent.protocol import relaying
-from weightsync_agent.protocol.repair import backoff
+from weightsync_agent.protocol.repair import backoff, rejoin
 from weightsync_agent.protocol.sync import Sync, percentile
 
 WELCOME_SECONDS = 5.0  # between two welcomes of an engine: it may have been restarted, or missed the first
@@ -44,6 +44,8 @@ class Known:
     served: bool = False  # it was told to serve some version before
     missed: bool = False  # a sync that it was part of did not bring it its version
     asked: bool = False  # it has said what it serves, in this life of ours
+    well: bool = False  # since it failed last it has said that its engine answers
+    rejoin_at: float = 0.0  # after a failure: from when on a publish takes it in, where no repair could
     reason: str = ""
     message: str = ""
 
@@ -52,21 +54,30 @@ class Known:
         self.standing, self.version = Standing.CURRENT, version
         self.failures, self.reason, self.message = 0, "", ""
 
-    def fell_behind(self, outcome: EngineOutcome, now: float) -> None:
-        """A sync did not bring it its version; when it is tried again."""
+    def fell_behind(self, outcome: EngineOutcome, now: float, blameless: bool = False) -> None:
+        """A sync did not bring it its version; when it is tried again. blameless: that was its sources' doing."""
         self.missed = True
         if self.standing is not Standing.JOINING:
             self.standing = Standing.BEHIND
         if outcome.outcome == "Superseded":
             self.retry_at = now
             return
-        if outcome.outcome == "Failed" and outcome.reason in OTHERS_FAULT:
+        if outcome.outcome == "Failed" and (blameless or outcome.reason in OTHERS_FAULT):
             self.retry_at = now + SOURCE_SECONDS
             self.reason, self.message = outcome.reason, outcome.message
         elif outcome.outcome == "Failed":
             self.failures += 1
+            self.well = False
             self.retry_at = now + backoff(self.failures)
+            self.rejoin_at = now + rejoin(self.failures)
             self.reason, self.message = outcome.reason, outcome.message
+
+    def holds_others(self, now: float) -> bool:
+        """It failed, and a publish is not to wait for it: not until it answers, and then ever more seldom.
+
+        Where publishes follow each other at once no repair is ever begun, and it would stay behind for good.
+        """
+        return self.failures > 0 and not (self.well and now >= self.rejoin_at)
 
     def ask(self, now: float, ask_current: float) -> bool:
         """Whether it is asked now what it serves; each in its own rhythm."""
@@ -101,12 +112,14 @@ class Known:
 
     def silent(self) -> None:
         """It was asked, and did not answer."""
+        self.well = False
         if self.standing is not Standing.CURRENT and not self.failures:
             self.reason, self.message = "Silent", f"the agent of {self.engine.name} does not answer"
 
     def said(self, status: AgentStatus) -> None:
         """It has answered, in the life that is known."""
         self.asked, self.pulls, self.served = True, status.pulls, status.decided is not None
+        self.well = status.ready
         if self.reason == "Silent" and not self.failures:
             self.reason, self.message = "", ""
 

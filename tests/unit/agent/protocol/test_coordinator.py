@@ -32,6 +32,7 @@ from weightsync_agent.protocol.coordinator import (
     CoordinatorState,
 )
 from weightsync_agent.protocol.gather import Gathered
+from weightsync_agent.protocol.repair import REJOIN_FIRST
 from weightsync_agent.protocol.reporting import report_of
 from weightsync_agent.protocol.standing import SOURCE_SECONDS, WELCOME_SECONDS, Sealed, Standing
 
@@ -92,7 +93,13 @@ class World:
     def says(self, name: str, decided: Decided | None = None) -> e.StatusSeen:
         version = self.serves.get(name, "")
         status = AgentStatus(
-            uid=name, term=1, incarnation="1", version=version, journal="Current" if version else "", decided=decided
+            uid=name,
+            term=1,
+            incarnation="1",
+            ready=True,
+            version=version,
+            journal="Current" if version else "",
+            decided=decided,
         )
         return e.StatusSeen(f"{name}/1", status)
 
@@ -223,6 +230,32 @@ def test_an_engine_that_failed_does_not_hold_the_next_sync() -> None:
     assert [ask.engine for ask in w.feed(e.Tick()).of(e.AskGrant)] == ["a/1"]
     w.grant("a").shard().verify("a").decide().commit("a")
     assert w.machine.engines["a/1"].standing is Standing.CURRENT
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_engine_that_answers_again_is_taken_in_though_publishes_leave_no_time_for_a_repair(answers: bool) -> None:
+    """Each publish follows the one before at once: it is asked during the sync that it is left out of."""
+    w = World("a", "b", silent=() if answers else ("a",))
+    w.publish().refuse("a").grant("b").shard().verify("b").publish(2).decide().commit("b")
+    w.now, _ = REJOIN_FIRST, w.of(e.AskStatus)
+    assert [ask.engine.name for ask in w.feed(e.Tick()).of(e.AskStatus)] == ["a"]
+    w.of(e.AskGrant), w.outcome()
+    w.grant("b").shard().verify("b").publish(3).decide().commit("b")
+    assert w.outcomes() == {"a": "Behind", "b": "Current"}
+    taken = ["a/1", "b/1"] if answers else ["b/1"]
+    assert sorted(ask.engine for ask in w.of(e.AskGrant)) == taken
+
+
+def test_members_of_a_sync_are_not_asked_during_it() -> None:
+    """Only one that failed and was left out: the others' answers change nothing."""
+    w = World("a", "b").publish().refuse("a").grant("b").shard().verify("b").decide().commit("b")
+    w.publish(2)
+    w.now, _ = REJOIN_FIRST, w.of(e.AskStatus)
+    assert [ask.engine.name for ask in w.feed(e.Tick()).of(e.AskStatus)] == ["a"]
+    w.grant("b").shard().verify("b").decide().commit("b")
+    w.publish(3)
+    w.now, _ = 2 * REJOIN_FIRST, w.of(e.AskStatus)
+    assert w.feed(e.Tick()).of(e.AskStatus) == []
 
 
 def test_an_engine_that_joins_is_fed_the_last_version() -> None:
@@ -370,6 +403,16 @@ def test_a_refused_order_closes_its_part_of_the_grant() -> None:
         w.feed(e.OrderRefused(w.sync, WRITER, certain, "NotFilled", "why"))
         assert len(w.of(e.VoidGrant)) == count
         assert w.outcomes() == {"a": "Failed"}
+
+
+def test_an_order_that_a_source_refused_is_no_fault_of_the_engine() -> None:
+    """Whatever its reason, as of a trainer that has just begun again: the next publish takes the engine in."""
+    w = World("a", "b").whole("a", "b").publish(2).grant("a", "b")
+    w.feed(e.OrderRefused(w.sync, WRITER, True, "UnknownRank", "source is not here"))
+    assert [(known.failures, known.retry_at) for known in w.machine.engines.values()] == [(0, SOURCE_SECONDS)] * 2
+    w.of(e.AskGrant)
+    w.publish(3)
+    assert sorted(ask.engine for ask in w.of(e.AskGrant)) == ["a/1", "b/1"]
 
 
 def test_a_commit_that_goes_on_failing_holds_the_next_version_for_seconds_only() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.agent.protocol.test_relaying import PROGRAM, engine
 from weightsync.wire.v1 import AgentStatus, EngineOutcome
-from weightsync_agent.protocol.repair import backoff
+from weightsync_agent.protocol.repair import REJOIN_FIRST, REJOIN_LONGEST, backoff
 from weightsync_agent.protocol.standing import ASK_OTHERS, SOURCE_SECONDS, WELCOME_SECONDS, Known, Standing
 
 
@@ -67,6 +67,41 @@ def test_when_it_is_tried_again(what: str, reason: str, failures: int, retry_at:
     new = known(standing=Standing.JOINING)
     new.fell_behind(outcome(what, reason), 7.0)
     assert new.standing is Standing.JOINING
+
+
+def test_what_its_sources_did_is_no_failure_of_its() -> None:
+    """Whatever the reason that they gave."""
+    one = known(standing=Standing.CURRENT)
+    one.fell_behind(outcome("Failed", "UnknownRank"), 7.0, blameless=True)
+    assert (one.standing, one.failures, one.retry_at) == (Standing.BEHIND, 0, 7.0 + SOURCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("failures", "ready", "later", "holds"),
+    [
+        pytest.param(1, True, REJOIN_FIRST, False, id="it answers, and a while has passed"),
+        pytest.param(1, True, REJOIN_FIRST - 0.1, True, id="it failed a moment ago"),
+        pytest.param(1, False, REJOIN_FIRST, True, id="its engine is not there"),
+        pytest.param(1, None, REJOIN_LONGEST, True, id="it has not answered since"),
+        pytest.param(4, True, 8 * REJOIN_FIRST, False, id="it failed often: a longer while"),
+        pytest.param(4, True, 8 * REJOIN_FIRST - 0.1, True, id="so this is too soon"),
+        pytest.param(40, True, REJOIN_LONGEST, False, id="the longest"),
+    ],
+)
+def test_when_a_publish_waits_for_one_that_failed(
+    failures: int, ready: bool | None, later: float, holds: bool
+) -> None:
+    """Until it answers, and the longer the more often it failed: it may cost the others a stall each time."""
+    one = known(failures=failures - 1)
+    one.said(status(ready=True))
+    one.fell_behind(outcome("Failed", "EngineSilent"), 7.0)
+    if ready is not None:
+        one.said(status(ready=ready))
+    assert one.holds_others(7.0 + later) is holds
+    one.silent()
+    assert one.holds_others(7.0 + REJOIN_LONGEST)
+    one.became_current("1.1")
+    assert not one.holds_others(7.0)
 
 
 def test_each_is_asked_and_welcomed_in_its_own_rhythm() -> None:
