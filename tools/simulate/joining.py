@@ -214,13 +214,16 @@ class Joining:
         yield from self._ended()
 
     def _ended(self) -> Work:
+        cancelled = False
         for task in list(self.ending):
-            if not task.done:
+            while not task.done:
                 try:
                     yield task
                 except (WeightSyncError, Cancelled):
-                    continue
+                    cancelled = cancelled or not task.done  # else the task was, and not who waits for it
         self.ending = [task for task in self.ending if not task.done]
+        if cancelled:
+            raise Cancelled
 
     def _feed(self, event: object) -> None:
         for action in self.world.handle(self.agent.life.name, self.machine, event):

@@ -156,10 +156,7 @@ Replica.table = {
         Row(_S.FOUND, Replica._recover, lambda m, e: e.newest, "compare what repairs may need"),
         Row(_S.SPENT, Replica._recover, name="older: the next to be filled"),
     ),
-    (_S.FILLING, s.Cut): (
-        Row(_S.FILLING, Replica._cut, lambda m, e: m.buckets is None, "buckets are known"),
-        Row(_S.FILLING, name="cut before"),
-    ),
+    (_S.FILLING, s.Cut): (Row(_S.FILLING, Replica._cut, name="buckets are known"),),
     (_S.FILLING, s.Digested): (Row(_S.FILLING, Replica._digested, name="note digests"),),
     (_S.FILLING, s.Named): (Row(_S.FILLING, Replica._named, name="the version's name"),),
     (_S.FILLING, s.Copied): (

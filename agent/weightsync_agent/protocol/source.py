@@ -263,7 +263,8 @@ class Source(Machine[SourceState]):
         return self.shelf.no_room(event, now) + self._serve(now)
 
     def _cut(self, event: s.Cut, now: float) -> list[object]:
-        actions = self.shelf.tell(self.shelf.owned(event.publish, event.program), event, now)
+        uncut = [r for r in self.shelf.owned(event.publish, event.program) if r.buckets is None]
+        actions = self.shelf.tell(uncut, event, now)  # told twice: it was cut before, and may be full by now
         return actions + self._grown(event.publish, event.program)
 
     def _digested(self, event: s.Digested, now: float) -> list[object]:

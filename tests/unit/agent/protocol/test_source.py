@@ -292,6 +292,24 @@ def test_a_later_publish_is_no_shard_of_the_order_that_runs(programs: tuple[str,
     assert only(filled, s.ReportShard) == []
 
 
+@pytest.mark.parametrize(
+    "copied",
+    [False, True],
+    ids=[
+        "while it fills",
+        "when it is full",
+    ],
+)
+def test_a_second_cut_changes_nothing(copied: bool) -> None:
+    """It may be told twice, and late; the plan's bucket size may have changed meanwhile."""
+    rig = Rig()
+    rig.publish(1, copied=copied)
+    state = rig.state()
+    assert rig(s.Cut("p1", P, BUCKETS[:1])) == []
+    (replica,) = rig.source.shelf.all()
+    assert (replica.buckets, replica.state) == (BUCKETS, state)
+
+
 def test_a_shard_without_buckets_is_whole_when_it_is_cut() -> None:
     """This stage owns nothing of the program."""
     rig = Rig()
