@@ -6,7 +6,7 @@ process lives: also when the call that asked for it has failed or was given up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tools.simulate.clock import Cancelled, Future, Task, TimedOut, Work
@@ -184,6 +184,18 @@ class Holding:
         return v1.Accepted()
 
 
+def _outlast(tasks: Iterable[Task]) -> Work:
+    """Wait until each has ended, in whichever way; whether who waits was cancelled meanwhile, and is to raise it."""
+    cancelled = False
+    for task in tuple(tasks):
+        while not task.done:
+            try:
+                yield task
+            except (WeightSyncError, TimedOut, Cancelled):
+                cancelled = cancelled or not task.done  # else that was the task's own end
+    return cancelled
+
+
 class Joining:
     """One engine's."""
 
@@ -214,13 +226,7 @@ class Joining:
         yield from self._ended()
 
     def _ended(self) -> Work:
-        cancelled = False
-        for task in list(self.ending):
-            while not task.done:
-                try:
-                    yield task
-                except (WeightSyncError, Cancelled):
-                    cancelled = cancelled or not task.done  # else the task was, and not who waits for it
+        cancelled = yield from _outlast(self.ending)
         self.ending = [task for task in self.ending if not task.done]
         if cancelled:
             raise Cancelled
@@ -339,17 +345,9 @@ class Joining:
 
     def _let_go(self, offer: Offer, *tasks: Task) -> Work:
         """Neither does anything any more, whoever is cancelled meanwhile, and the holder learns it."""
-        cancelled = False
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            while not task.done:
-                try:
-                    yield task
-                except Cancelled:
-                    cancelled = cancelled or not task.done
-                except (WeightSyncError, TimedOut):
-                    break  # its own end
+        cancelled = yield from _outlast(tasks)
         self._leave(offer)
         if cancelled:
             raise Cancelled

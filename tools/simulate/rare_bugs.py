@@ -1,4 +1,4 @@
-"""Bugs on purpose that show in rare moments only: their schedules wait for these, in every other way they are any."""
+"""Bugs on purpose that show in rare moments, or at a rare pace: schedules are aimed at it, and are any otherwise."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@
   whoever decided it, and is finished by repairs; what nobody was told is run again by the next publish;
 - a repair (an engine that joined, or fell behind) is a sync of the last decided version; a publish supersedes
   it as long as it is not decided, and takes its engines in;
-- an engine that failed is left to repairs until it answers again; then a publish takes it in, sooner after one
-  failure than after many: where publishes follow each other at once, no repair is ever begun;
+- an engine that failed is left to repairs until it answers again and a while has passed, the longer the more often it
+  failed; then a publish takes it in, since no repair is begun where publishes follow each other at once;
 - an engine that gets the version by itself, from another engine, is repaired only once it says that nobody has it.
 """
 
@@ -38,7 +38,7 @@ from weightsync_agent.protocol import relaying
 from weightsync_agent.protocol.fence import sync_id
 from weightsync_agent.protocol.gather import Gathered
 from weightsync_agent.protocol.repair import backoff
-from weightsync_agent.protocol.standing import ASK_CURRENT, OTHERS_FAULT, Known, LastSync, Sealed, Standing, age
+from weightsync_agent.protocol.standing import ASK_CURRENT, Known, LastSync, Sealed, Standing, age, own_fault
 from weightsync_agent.protocol.sync import Member, MemberState, Sync
 from weightsync_agent.protocol.table import Machine, Row
 
@@ -519,9 +519,7 @@ class Coordinator(Machine[CoordinatorState]):
     def _remember_relay(self, sync: Sync) -> None:
         """For the next tree."""
         for key, member in sync.members.items():
-            outcome = member.outcome
-            failed = outcome is not None and outcome.outcome == "Failed" and outcome.reason not in OTHERS_FAULT
-            failed &= not member.blameless
+            failed = own_fault(member.outcome, member.blameless)
             if key in sync.failed_others or (failed and not sync.error[0]):
                 self.suspects.add(key)
             elif member.state is MemberState.CURRENT:
@@ -546,14 +544,12 @@ class Coordinator(Machine[CoordinatorState]):
         return asks + self._repair(self.sealed, now)
 
     def _ask(self, now: float) -> list[object]:
-        """What do the engines serve? During a sync only those that failed and are left out of it: are they well?"""
-        members = self.sync.members if self.sync is not None else None
-        return [
-            e.AskStatus(known.engine)
-            for key, known in self.engines.items()
-            if (members is None or (known.failures and not (key in members and members[key].live)))
-            and known.ask(now, self.ask_current)
-        ]
+        """What do the engines serve? During a sync only those that failed, and are out of it: are they well?"""
+        asked = list(self.engines.values())
+        if self.sync is not None:
+            live = {member.engine.key for member in self.sync.live()}
+            asked = [known for known in asked if known.failures and known.engine.key not in live]
+        return [e.AskStatus(known.engine) for known in asked if known.ask(now, self.ask_current)]
 
     def _repair(self, sealed: Sealed, now: float) -> list[object]:
         """Bring the last version to engines that lack it."""

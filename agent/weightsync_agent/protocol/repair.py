@@ -8,9 +8,13 @@ REJOIN_LONGEST = 300.0
 
 def backoff(failures: int) -> float:
     """Seconds until the next try after so many failures (>= 1): doubling from FIRST, at most LONGEST."""
-    return float(min(LONGEST, FIRST * 2 ** min(max(failures, 1) - 1, 16)))
+    return _doubled(FIRST, failures, LONGEST)
 
 
 def rejoin(failures: int) -> float:
-    """Seconds from that failure (>= 1) until a publish takes the engine in again, which it may hold: doubling."""
-    return float(min(REJOIN_LONGEST, REJOIN_FIRST * 2 ** min(max(failures, 1) - 1, 16)))
+    """Seconds from so many failures (>= 1) until a publish, which the engine may then delay, takes it in again."""
+    return _doubled(REJOIN_FIRST, failures, REJOIN_LONGEST)
+
+
+def _doubled(first: float, failures: int, longest: float) -> float:
+    return float(min(longest, first * 2 ** min(max(failures, 1) - 1, 16)))

@@ -44,7 +44,7 @@ class Known:
     served: bool = False  # it was told to serve some version before
     missed: bool = False  # a sync that it was part of did not bring it its version
     asked: bool = False  # it has said what it serves, in this life of ours
-    well: bool = False  # since it failed last it has said that its engine answers
+    well: bool = False  # it has said that its engine is ready, and neither failed nor was silent since
     rejoin_at: float = 0.0  # after a failure: from when on a publish takes it in, where no repair could
     reason: str = ""
     message: str = ""
@@ -62,20 +62,21 @@ class Known:
         if outcome.outcome == "Superseded":
             self.retry_at = now
             return
-        if outcome.outcome == "Failed" and (blameless or outcome.reason in OTHERS_FAULT):
+        if outcome.outcome != "Failed":
+            return
+        self.reason, self.message = outcome.reason, outcome.message
+        if not own_fault(outcome, blameless):
             self.retry_at = now + SOURCE_SECONDS
-            self.reason, self.message = outcome.reason, outcome.message
-        elif outcome.outcome == "Failed":
-            self.failures += 1
-            self.well = False
-            self.retry_at = now + backoff(self.failures)
-            self.rejoin_at = now + rejoin(self.failures)
-            self.reason, self.message = outcome.reason, outcome.message
+            return
+        self.failures += 1
+        self.well = False
+        self.retry_at = now + backoff(self.failures)
+        self.rejoin_at = now + rejoin(self.failures)
 
     def holds_others(self, now: float) -> bool:
-        """It failed, and a publish is not to wait for it: not until it answers, and then ever more seldom.
+        """It failed, and a publish is not to wait for it yet: not until it answers, and the later the more it failed.
 
-        Where publishes follow each other at once no repair is ever begun, and it would stay behind for good.
+        It is not left to repairs for good, since none is begun where publishes follow each other at once.
         """
         return self.failures > 0 and not (self.well and now >= self.rejoin_at)
 
@@ -127,6 +128,12 @@ class Known:
         """It was current, and serves that, or nothing, by now."""
         self.standing, self.version, self.retry_at = Standing.BEHIND, version, now
         self.reason, self.message = "EngineChanged", f"{self.engine.name} serves {version or 'nothing'}"
+
+
+def own_fault(outcome: EngineOutcome | None, blameless: bool) -> bool:
+    """The engine failed, and that was not the doing of its sources, or of who was to feed it."""
+    failed = outcome is not None and outcome.outcome == "Failed" and outcome.reason not in OTHERS_FAULT
+    return failed and not blameless
 
 
 def age(engines: Mapping[str, Known], sync: Sync) -> None:

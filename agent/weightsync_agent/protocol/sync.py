@@ -44,7 +44,7 @@ class Member:
     grants: dict[int, Grant] = field(default_factory=dict)
     pending: set[RouteKey] = field(default_factory=set)
     outcome: EngineOutcome | None = None
-    blameless: bool = False  # a source refused its order: it would have taken the version
+    blameless: bool = False  # its order did not reach a source, or was refused by it: not its fault
     staged_at: float = 0.0
     commit_tries: int = 0
     committing_at: float = 0.0

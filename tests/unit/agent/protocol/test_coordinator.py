@@ -247,9 +247,9 @@ def test_an_engine_that_answers_again_is_taken_in_though_publishes_leave_no_time
 
 
 def test_members_of_a_sync_are_not_asked_during_it() -> None:
-    """Only one that failed and was left out: the others' answers change nothing."""
+    """Only one that failed and was left out: what the others say, one that joined among them, changes nothing."""
     w = World("a", "b").publish().refuse("a").grant("b").shard().verify("b").decide().commit("b")
-    w.publish(2)
+    w.publish(2).feed(e.PlanChanged(plan("a", "b", "c")))
     w.now, _ = REJOIN_FIRST, w.of(e.AskStatus)
     assert [ask.engine.name for ask in w.feed(e.Tick()).of(e.AskStatus)] == ["a"]
     w.grant("b").shard().verify("b").decide().commit("b")
@@ -409,6 +409,7 @@ def test_an_order_that_a_source_refused_is_no_fault_of_the_engine() -> None:
     """Whatever its reason, as of a trainer that has just begun again: the next publish takes the engine in."""
     w = World("a", "b").whole("a", "b").publish(2).grant("a", "b")
     w.feed(e.OrderRefused(w.sync, WRITER, True, "UnknownRank", "source is not here"))
+    assert w.machine.suspects == set()
     assert [(known.failures, known.retry_at) for known in w.machine.engines.values()] == [(0, SOURCE_SECONDS)] * 2
     w.of(e.AskGrant)
     w.publish(3)

@@ -292,14 +292,7 @@ def test_a_later_publish_is_no_shard_of_the_order_that_runs(programs: tuple[str,
     assert only(filled, s.ReportShard) == []
 
 
-@pytest.mark.parametrize(
-    "copied",
-    [False, True],
-    ids=[
-        "while it fills",
-        "when it is full",
-    ],
-)
+@pytest.mark.parametrize("copied", [False, True], ids=["while it fills", "when it is full"])
 def test_a_second_cut_changes_nothing(copied: bool) -> None:
     """It may be told twice, and late; the plan's bucket size may have changed meanwhile."""
     rig = Rig()
